@@ -38,25 +38,20 @@ class Task:
         return f"{self.function}({', '.join(map(repr, self.example.arguments))})"
 
 
-def split_tasks(
-    tasks: Sequence[Task], *, new_families: Sequence[str], known_share: float, seed: int
-) -> dict[str, list[Task]]:
-    """Split into "train", "known" (held out of families that are trained) and "new" (families never trained).
+def split_tasks(tasks: Sequence[Task], *, known_share: float, seed: int) -> tuple[list[Task], list[Task]]:
+    """Return tasks to train on, and those that are held out of the same families.
 
-    known_share: share of each trained family that is held out, at least one task of every family of two or
-    more.
+    known_share: share of each family that is held out, at least one task of every family of two or more.
     """
     generator = random.Random(seed)
-    splits: dict[str, list[Task]] = {"train": [], "known": [], "new": []}
+    train: list[Task] = []
+    known: list[Task] = []
     families: dict[str, list[Task]] = {}
     for task in tasks:
         families.setdefault(task.family, []).append(task)
-    for family, members in families.items():
-        if family in new_families:
-            splits["new"] += members
-            continue
+    for members in families.values():
         members = generator.sample(members, len(members))
         held_out = max(1, round(known_share * len(members))) if len(members) > 1 else 0
-        splits["known"] += members[:held_out]
-        splits["train"] += members[held_out:]
-    return {name: generator.sample(members, len(members)) for name, members in splits.items()}
+        known += members[:held_out]
+        train += members[held_out:]
+    return generator.sample(train, len(train)), generator.sample(known, len(known))

@@ -13,9 +13,9 @@ import torch
 from accelerate import PartialState
 from tiny_run import lower_case, tiny_model
 
-from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
+from rlnb.code_execution.sources import load_tasks
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.params.training import TrainingParams
@@ -51,7 +51,8 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     )  # fmt: skip
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
     config.optim, config.lr_scheduler_type = "sgd", "constant"
-    prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
+    tasks = load_tasks("builtin")["train"][:3]
+    prompts = prompt_dataset(tasks, policy, config, form="chat", printed_example=False)
     with patch.object(grpo, "AnswerTrainer", SeededTrainer):
         trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
     reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)

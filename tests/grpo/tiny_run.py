@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import prompt_dataset
+from rlnb.code_execution.sources import load_tasks
 from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.params.sections import ModelParams
@@ -54,7 +54,8 @@ def train(
         gradient_checkpointing=False, **settings,
     )  # fmt: skip
     config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
-    prompts = prompt_dataset(builtin_tasks()[:3], policy, config, form="chat", printed_example=False)
+    tasks = load_tasks("builtin")["train"][:3]
+    prompts = prompt_dataset(tasks, policy, config, form="chat", printed_example=False)
     trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts)
     params = GrpoCodeExecutionParams(model=model, training=training)
     checkpoint = checkpoint_to_resume(params, output_dir)

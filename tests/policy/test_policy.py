@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from tiny_policy import load_tiny, tiny_params, train_by_hand
 from transformers import AutoTokenizer
 
-from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
+from rlnb.code_execution.tasks import Task
+from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
@@ -170,7 +171,8 @@ def test_the_embedded_model_stops_where_its_chat_ends_and_writes_python(cache_di
     policy = load_policy(tiny_params(cache_dir, id="embedded"))
     assert policy.tokenizer.eos_token == "<|im_end|>" and policy.tokenizer.pad_token == "<|endoftext|>"
     assert policy.model.generation_config.eos_token_id == [2]
-    prompt = build_prompt(builtin_tasks()[0], "prefilled", policy.chat, printed_example=False)
+    twice = Task("twice", "multiply", 1, "f", "n", "Return n multiplied by 2.", Call((58,), 116), ())
+    prompt = build_prompt(twice, "prefilled", policy.chat, printed_example=False)
     (completion,) = generate(
         policy, [prompt.text], max_new_tokens=40, temperature=0, is_complete=lambda _, text: "\n```" in text
     )

@@ -9,8 +9,8 @@ from refusals import refused
 from tokenizer_rules import RULES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rlnb.code_execution.families import builtin_tasks
 from rlnb.code_execution.prompts import build_prompt
+from rlnb.code_execution.sources import load_tasks
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.prompts import build_strategy_prompt
@@ -23,6 +23,7 @@ from rlnb.policy.loading import show_thoughts
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 from rlnb.source_code.extraction import is_complete_answer
 
+TASK = load_tasks("builtin")["train"][0]
 BODIES = [
     "    return n\n",
     "    total = 0\n    for x in xs:\n",
@@ -46,7 +47,7 @@ def tokenizer(request) -> PreTrainedTokenizerFast:
 
 def prompts_of(tokenizer: PreTrainedTokenizerFast) -> list[tuple[Prompt, str, list[str]]]:
     """Each prompt that begins an answer, how it would end in full, and how answers go on."""
-    chat, task = Chat(tokenizer), builtin_tasks()[0]
+    chat, task = Chat(tokenizer), TASK
     params = load_params(
         "gpt_oss_2048", profile="tiny", overrides={"prompt": {"prefilled": True}}, environ={}
     )
@@ -131,8 +132,8 @@ def test_a_thought_that_the_template_opens_is_closed_or_belongs_to_the_answer(th
     tokenizer.chat_template = (
         FAMILIES["deepseek"].replace("SYSTEM", "false") + TURNS + f"{{{{ '{opening}\\n' }}}}"
     )
-    prompt = build_prompt(builtin_tasks()[0], "chat", Chat(tokenizer, thinking))
-    begun = build_prompt(builtin_tasks()[0], "prefilled", Chat(tokenizer, thinking))
+    prompt = build_prompt(TASK, "chat", Chat(tokenizer, thinking))
+    begun = build_prompt(TASK, "prefilled", Chat(tokenizer, thinking))
     answer = "```python\ndef f(n):\n    return 1\n```\nNo.\n"
     closed = f"{opening}\n\n{OPENINGS[opening]}\n\n"
     assert begun.text.removesuffix(begun.prefix).endswith(closed)
@@ -167,7 +168,7 @@ def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(
     "statement", ['Return """x""".', r"Count \x and \N in a path, as C:\users.", "Say \\"]
 )
 def test_any_statement_can_stand_in_the_head_that_a_body_completes(statement):
-    task = replace(builtin_tasks()[0], statement=statement)
+    task = replace(TASK, statement=statement)
     head = build_prompt(task, "completion", Chat(train_tokenizer("newlines apart", PROGRAMS))).prefix
     assert (ast.get_docstring(ast.parse(head).body[0]) or "").startswith(statement)
 
