@@ -1,20 +1,15 @@
 """Prompts of the code game: values that a program begins with, and topics."""
 
-import random
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from rlnb.code_game.params import NUM_HELD_OUT, GameForm
+from rlnb.code_game.params import GameForm
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 
-WORDS = (
-    "apple", "basket", "candle", "desert", "engine", "forest", "garden", "hammer", "island", "jacket",
-    "kettle", "ladder", "meadow", "needle", "orange", "pencil", "rabbit", "silver", "tunnel", "violet",
-    "window", "yellow", "zebra", "bridge", "cotton", "dragon", "feather", "gravel", "harbor", "lantern",
-)  # fmt: skip
-TOPICS = ("loops", "strings", "lists", "recursion", "big integers")
-NUM_TRAINED, NUM_KINDS = 160, 4
-SPLIT_SEED = 20260  # the values, and so the held-out ones, are the same for every run
+# Each has a whole number, a word, a list or two numbers; topics take turns. The splits share no value.
+QUESTION_FILE = Path(__file__).with_name("questions.jsonl")
 
 
 @dataclass(frozen=True)
@@ -26,35 +21,13 @@ class GameQuestion:
     topic: str = ""
 
 
-def first_lines(count: int, *, seed: int) -> list[str]:
-    """Return distinct lines of source: a whole number, a word, a list or two numbers, in turn."""
-    generator = random.Random(seed)
-    kinds = (
-        lambda: f"n = {generator.randint(2, 99)}",
-        lambda: f"s = '{generator.choice(WORDS)}'",
-        lambda: f"xs = {[generator.randint(1, 20) for _ in range(generator.randint(3, 4))]}",
-        lambda: "a, b = {}, {}".format(*generator.sample(range(2, 40), 2)),
-    )
-    lines: dict[str, None] = {}
-    tries = 0
-    while len(lines) < count:
-        kind = kinds[len(lines) % len(kinds)] if tries < 20 else kinds[2]  # words and small numbers run out
-        line = kind()
-        tries = tries + 1 if line in lines else 0
-        lines[line] = None
-    return list(lines)
-
-
 def game_questions(form: GameForm) -> Mapping[str, list[GameQuestion]]:
-    """Return {"train": ..., "held_out": ...}, which share no value; topics alternate, each with all kinds."""
-    lines = first_lines(NUM_TRAINED + NUM_HELD_OUT, seed=SPLIT_SEED)
-    # Of every eight in a row three are held out: each kind of value occurs in both.
+    """Return {"train": ..., "held_out": ...}, the same for every run."""
     questions: dict[str, list[GameQuestion]] = {"train": [], "held_out": []}
-    for index, line in enumerate(lines):
-        split = "held_out" if index // 4 % 8 in (1, 4, 7) else "train"
-        members = questions[split]
-        topic = TOPICS[len(members) // NUM_KINDS % len(TOPICS)] if form == "topic" else ""
-        members.append(GameQuestion(f"{split}/{len(members)}", line, topic))
+    for record in map(json.loads, QUESTION_FILE.read_text(encoding="utf-8").splitlines()):
+        members = questions[record["split"]]
+        topic = record["topic"] if form == "topic" else ""
+        members.append(GameQuestion(f"{record['split']}/{len(members)}", record["first_line"], topic))
     return questions
 
 

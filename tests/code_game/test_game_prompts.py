@@ -1,39 +1,37 @@
 """What the code game asks for: values that are never trained and asked again, in two forms."""
 
 import ast
+from dataclasses import replace
 
 import pytest
 
 from rlnb.code_game.params import NUM_HELD_OUT
-from rlnb.code_game.prompts import NUM_TRAINED, TOPICS, GameQuestion, build_game_prompt, game_questions
+from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.source_code.extraction import extract_program
 
 
-def kinds_of(questions) -> set[str]:
-    return {question.first_line.partition(" =")[0] for question in questions}
-
-
 def test_the_questions_are_split_in_the_promised_numbers_and_share_no_value():
-    questions = game_questions("seeded")
-    lines = [question.first_line for members in questions.values() for question in members]
-    assert {split: len(members) for split, members in questions.items()} == {
-        "train": NUM_TRAINED, "held_out": NUM_HELD_OUT,
-    }  # fmt: skip
-    assert len(set(lines)) == NUM_TRAINED + NUM_HELD_OUT
-    assert kinds_of(questions["held_out"][:4]) == {"n", "s", "xs", "a, b"}
+    plain, topical = game_questions("seeded"), game_questions("topic")
+    lines = [question.first_line for members in plain.values() for question in members]
+    assert {split: len(members) for split, members in plain.items()} == {
+        "train": 160,
+        "held_out": NUM_HELD_OUT,
+    }
+    assert len(set(lines)) == 160 + NUM_HELD_OUT
     for line in lines:
         (statement,) = ast.parse(line).body
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
-
-
-def test_topics_take_turns_in_each_part_and_change_no_value():
-    plain, topical = game_questions("seeded"), game_questions("topic")
-    for split, members in topical.items():
-        assert [question.topic for question in members[:20]] == [name for name in TOPICS for _ in range(4)]
-        assert [(question.id, question.first_line) for question in members] == [
-            (question.id, question.first_line) for question in plain[split]
-        ]
+    for split, members in topical.items():  # each topic with all kinds of values, in turn
+        assert {question.first_line.partition(" =")[0] for question in members[:4]} == {
+            "n",
+            "s",
+            "xs",
+            "a, b",
+        }
+        topics = [question.topic for question in members]
+        assert len(set(topics)) == 5 and all(len(set(topics[at : at + 4])) == 1 for at in range(0, 20, 4))
+        assert [replace(question, topic="") for question in members] == plain[split]
 
 
 @pytest.mark.parametrize(
