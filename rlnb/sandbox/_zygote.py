@@ -6,6 +6,7 @@ child ended, what it used) or from a letter that the child wrote before any untr
 compiled, "S" syntax error, "X" the sandbox itself failed. The descriptor of that letter is closed by then.
 """
 
+import bisect
 import contextlib
 import fcntl
 import functools
@@ -48,6 +49,8 @@ LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threa
 CHUNK = 65536
 USUAL_SOURCE = 2**20  # bytes; a zygote that got more of one program is spent
 MAX_JOBS = 10_000
+NUM_PLACES, NUM_SLICES = 32, 8  # more integers, and more slices of buffers, than a program's end takes
+SHORT_INTEGER, LONG_INTEGER = 2**10, 2**40
 Fields = tuple[bytes, bytes, int, float, float, int]  # of ANSWER, up to the bytes of standard output
 
 
@@ -110,7 +113,7 @@ class Zygote:
         self.last_header = b""
         self.last_job: Job
         self.source = Pages(USUAL_SOURCE, is_inherited=True)
-        self.letter, self.streams = Pages(CHUNK), (Pages(CHUNK), Pages(CHUNK))
+        self.letter, self.frame, self.streams = Pages(CHUNK), Pages(CHUNK), (Pages(CHUNK), Pages(CHUNK))
         self.seccomp: _layers.Filter | None = None
         self.shared_memory: list[int] = []  # descriptors of the kernel's lists of it, this namespace's
         for kind in ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ():
@@ -221,23 +224,42 @@ def serve(zygote: Zygote) -> None:
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
         is_usual = zygote.source.size <= USUAL_SOURCE
         is_clean = is_usual and _keeper.end_children(zygote.children) and not has_changed(zygote)
-        send(control, (*fields, job_count == MAX_JOBS or not is_clean), parts)
+        send(zygote, (*fields, job_count == MAX_JOBS or not is_clean), parts)
         del fields, parts  # the next program would find them in this process's memory
         zygote.source.pages.madvise(mmap.MADV_DONTNEED)
-        for pages in (zygote.letter, *zygote.streams):
+        zygote.last_pid = zygote.source.size = zygote.letter.size = 0
+        for pages in zygote.streams:
             pages.size = 0
+        forget_numbers(zygote)
+
+
+def forget_numbers(zygote: Zygote) -> None:
+    """Put the free places of integers back in the order of their addresses, and constants where numbers were.
+
+    Python keeps small integers and makes all others: by the places that it gets, a program could tell the
+    exit code of the last one, and whether its source and outputs were long. Nothing else depends on these.
+    """
+    places: list[object] = []
+    for _ in range(NUM_PLACES):
+        bisect.insort(places, SHORT_INTEGER + NUM_PLACES, key=id)
+    while places:
+        places.pop()
+    places = [-LONG_INTEGER for _ in range(NUM_PLACES + 2)]  # two more have held addresses
+    # In slices and in the arrays of `sendmsg` there are lengths, in floats the memory that was used.
+    places = [(zygote.frame.buffer[:0], bytes(31), bytes(287), -LOOK_SECONDS) for _ in range(NUM_SLICES)]
 
 
 def receive(zygote: Zygote) -> Job | None:
     """Return the next job, None when the parent has gone; its program is in `zygote.source` then."""
-    mark = zygote.control.recv(1)
-    while mark == STOP:  # for a program that had ended already
-        mark = zygote.control.recv(1)
-    if not mark:
+    control, frame = zygote.control, zygote.frame.buffer
+    while control.recv_into(frame, 1):
+        if frame[:1] != STOP:  # for a program that had ended already
+            break
+    else:
         return None
-    rest = zygote.control.recv(FRAME.size - 1, socket.MSG_WAITALL)
-    _, header_bytes, body_bytes = FRAME.unpack(mark + rest)
-    header = zygote.control.recv(header_bytes, socket.MSG_WAITALL)
+    control.recv_into(frame[1:], FRAME.size - 1, socket.MSG_WAITALL)
+    _, header_bytes, body_bytes = FRAME.unpack_from(frame)
+    header = control.recv(header_bytes, socket.MSG_WAITALL)
     if header != zygote.last_header:
         zygote.last_header, zygote.last_job = header, json.loads(header)
         zygote.last_job["rlimits"] = _child.make_rlimits(zygote, zygote.last_job)
@@ -247,18 +269,18 @@ def receive(zygote: Zygote) -> Job | None:
         zygote.source = Pages(body_bytes, is_inherited=True)
     zygote.source.size = body_bytes
     if body_bytes:
-        zygote.control.recv_into(zygote.source.buffer, body_bytes, socket.MSG_WAITALL)
+        control.recv_into(zygote.source.buffer, body_bytes, socket.MSG_WAITALL)
     return zygote.last_job
 
 
-def send(control: socket.socket, fields: tuple[object, ...], parts: list[memoryview]) -> None:
+def send(zygote: Zygote, fields: tuple[object, ...], parts: list[memoryview]) -> None:
     """Answer, in one call where it fits: a second one would wake the other side twice."""
-    answer = ANSWER.pack(*fields, len(parts[0]), sum(map(len, parts[1:])))
-    left = [memoryview(answer), *parts]
-    count = control.sendmsg(left)
+    ANSWER.pack_into(zygote.frame.buffer, 0, *fields, len(parts[0]), sum(map(len, parts[1:])))
+    left = [zygote.frame.buffer[: ANSWER.size], *parts]
+    count = zygote.control.sendmsg(left)
     for part in left:
         if count < len(part):
-            control.sendall(part[count:])
+            zygote.control.sendall(part[count:])
         count = max(0, count - len(part))
 
 
@@ -293,7 +315,8 @@ def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[
     cap = job["output_bytes"]
     if not ended_for and max(output.size, errors.size) > cap:
         ended_for = "output_exceeded"
-    parts = [message, *(stream.buffer[: min(stream.size, cap)] for stream in (output, errors) if stream.size)]
+    # Empty ones too: newer Pythons keep in their code which way conditions went last.
+    parts = [message, output.buffer[: min(output.size, cap)], errors.buffer[: min(errors.size, cap)]]
     exit_code, seconds = os.waitstatus_to_exitcode(wait_status), usage.ru_utime + usage.ru_stime
     used = exit_code, seconds, usage.ru_maxrss / 1024, min(output.size, cap)
     return (letter, ended_for.encode(), *used), parts
@@ -373,8 +396,9 @@ def has_changed(zygote: Zygote) -> bool:
         return True
     if os.getpid() != 1:
         return False
-    last_pid = int(os.pread(zygote.load, CHUNK, 0).split()[-1])
-    if last_pid != zygote.last_pid:
+    pages = zygote.frame.pages  # not inherited: the machine's load is there, too
+    size = os.preadv(zygote.load, [pages], 0)
+    if int(pages[pages.rfind(b" ", 0, size) : size]) != zygote.last_pid:
         return True
     is_listed = zygote.seccomp is None and zygote.shared_memory
     return bool(is_listed) and any(os.pread(kind, CHUNK, 0).count(b"\n") > 1 for kind in zygote.shared_memory)

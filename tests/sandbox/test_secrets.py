@@ -1,8 +1,12 @@
 """What a program leaves for the next one in the interpreter that forks both: nothing."""
 
 import base64
+import ctypes
 import struct
 import zlib
+
+import numpy as np
+import pytest
 
 from rlnb.code_execution.reward import judge
 from rlnb.code_execution.tasks import Task
@@ -72,6 +76,64 @@ def test_a_program_finds_no_numbers_of_how_the_last_one_ended():
             # As numbers of C and as an integer of Python; shorter ones are there by chance.
             patterns = struct.pack("<d", before.seconds), struct.pack("<Q", size), struct.pack("<QI", 1, size)
             assert [memory.count(pattern) for pattern in patterns] == [0, 0, 0], size
+
+
+ENDS = {
+    "an exit code": "import os; os._exit(3)",
+    "an exception": "1 / 0",
+    "no syntax": "def (",
+    "a signal": "import os; os.abort()",
+    "output": "print('x' * 9000)",
+    "errors": "import sys; sys.stderr.write('x' * 9000)",
+    "a long source": f"#{'x' * 9000}",
+    "much memory": "bytearray(40_000_000)",
+}
+ADDR_NO_RANDOMIZE = 0x0040000
+
+
+def memory_after(program):
+    """{address: words} that a child inherits, after two programs that do nothing and this one."""
+    without = ("files", "system calls", "namespaces")
+    limits = Limits(memory_mib=2048, output_kib=65536)
+    with Sandbox(limits, num_workers=1, require="basic", without=without) as sandbox:
+        for before in ("pass", "pass", program):
+            sandbox.run(before)
+        lines = sandbox.run(DUMP.replace("print(base64", "print(low); print(base64")).stdout.splitlines()[1:]
+    dumps = (zlib.decompress(base64.b64decode(dump)) for dump in lines[1::2])
+    return dict(zip(lines[::2], (np.frombuffer(dump, np.uint64) for dump in dumps), strict=True))
+
+
+@pytest.fixture(scope="module")
+def usual():
+    """Memories of zygotes whose addresses are the same, after a program that does nothing."""
+    personality = ctypes.CDLL(None).personality
+    before = personality(0xFFFFFFFF)
+    personality(before | ADDR_NO_RANDOMIZE)
+    try:
+        yield [memory_after("pass") for _ in range(4)]
+    finally:
+        personality(before)
+
+
+def count_traces(memory, usual):
+    """Count the words that are the same in all usual memories and another in this one."""
+    first, *others = usual
+    if {low: words.size for low, words in memory.items()} != {
+        low: words.size for low, words in first.items()
+    }:
+        return -1
+    is_same = {low: np.all([words == other[low] for other in others], axis=0) for low, words in first.items()}
+    return sum(int(np.sum(is_same[low] & (words != first[low]))) for low, words in memory.items())
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_how_a_short_program_ended_leaves_no_trace_in_the_memory_of_its_zygote(end, usual):
+    """Each look at a program, every 50 ms, leaves some, and the time does: so a few are tried."""
+    counts = [count_traces(memory_after(ENDS[end]), usual)]
+    while counts[-1] and len(counts) < 6:
+        usual.append(memory_after("pass"))
+        counts.append(count_traces(memory_after(ENDS[end]), usual))
+    assert counts[-1] == 0, counts
 
 
 PEEK = """
