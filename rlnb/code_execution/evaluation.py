@@ -1,7 +1,7 @@
 """Measure how well a policy writes programs for held-out tasks, sampled and greedy."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
 from rlnb.code_execution.tasks import Task
 from rlnb.evaluations import measure_once
-from rlnb.policy import Policy, generate
+from rlnb.policy import Policy, Progress, generate
 from rlnb.policy.prompts import Prompt
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
@@ -67,9 +67,7 @@ class ProgramEvaluation:
             for _, task in self.tasks
         ]
 
-    def measure(
-        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
-    ) -> list[JudgedAnswer]:
+    def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[JudgedAnswer]:
         """Judge a policy in training, and keep the answers in tasks_<label>.json; see `measure_once`.
 
         label: "before", "step-20" or "after".
@@ -90,9 +88,7 @@ class ProgramEvaluation:
             warn=lambda answers: describe_ends([answer.end for answer in answers]),
         )
 
-    def __call__(
-        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
-    ) -> list[JudgedAnswer]:
+    def __call__(self, policy: Policy, *, progress: Progress | None = None) -> list[JudgedAnswer]:
         """Judge the policy on `tasks`.
 
         Keeps the random state. progress: called with the number of completions written and their total.

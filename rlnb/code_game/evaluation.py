@@ -20,7 +20,7 @@ from rlnb.code_game.programs import is_echo, is_trivial
 from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
 from rlnb.evaluations import measure_once
-from rlnb.policy import Policy, generate
+from rlnb.policy import Policy, Progress, generate
 from rlnb.results import Comparison, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import FailureCount
@@ -79,7 +79,7 @@ class GameEvaluation:
     second: Judge | None
 
     def __call__(
-        self, policy: Policy, *, is_interval: bool = False, progress: Callable[[int, int], None] | None = None
+        self, policy: Policy, *, is_interval: bool = False, progress: Progress | None = None
     ) -> list[EvaluatedProgram]:
         """Play NUM_PROGRAMS rounds with each of the first held-out questions; keeps the random state.
 
@@ -118,12 +118,7 @@ class GameEvaluation:
         ]
 
     def measure(
-        self,
-        policy: Policy,
-        label: str,
-        *,
-        is_interval: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        self, policy: Policy, label: str, *, is_interval: bool = False, progress: Progress | None = None
     ) -> list[EvaluatedProgram]:
         """Return the programs of a policy in training, kept in game_<label>.json; see `measure_once`.
 

@@ -137,8 +137,7 @@ class EndpointOpponent(Predictor):
         bodies: list[dict[str, JsonValue]] = [
             {"prompt": prompt, "stop": [PREDICTION_STOP], **settings} for prompt in prompts
         ]
-        answers = dict(self.endpoint.answers(bodies, path=TEXT))
-        return [answers[index].text for index in range(len(bodies))]
+        return [answer.text for answer in self.endpoint.answers(bodies, path=TEXT)]
 
 
 def count_output_tokens(policy: Policy, scores: TokenScores) -> int:

@@ -4,7 +4,7 @@ Validity and skill are reported separately: a model first learns to write anythi
 says nothing about 2048.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from rlnb.game_2048.params import HARD_BOARDS, GptOss2048Params
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt, fence_strategy
 from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
-from rlnb.policy import Completion, Policy, generate
+from rlnb.policy import Completion, Policy, Progress, generate
 from rlnb.results import BoardScores, Comparison, compare_boards, save_results
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
@@ -64,9 +64,7 @@ class StrategyEvaluation:
         kinds = tuple(BoardKind.parse(name) for name in names)
         return cls(params, StrategyReferee.from_params(params, sandbox), kinds, secret)
 
-    def __call__(
-        self, policy: Policy, *, progress: Callable[[int, int], None] | None = None
-    ) -> list[JudgedCompletion]:
+    def __call__(self, policy: Policy, *, progress: Progress | None = None) -> list[JudgedCompletion]:
         """Judge sampled and greedy completions for each kind of board; keeps the random state."""
         evaluation = self.params.evaluation
         judged: list[JudgedCompletion] = []
@@ -89,7 +87,7 @@ class StrategyEvaluation:
         return judged
 
     def measure(
-        self, policy: Policy, label: str, *, progress: Callable[[int, int], None] | None = None
+        self, policy: Policy, label: str, *, progress: Progress | None = None
     ) -> list[JudgedCompletion]:
         """Judge a policy in training, and keep the result in strategies_<label>.json; see `measure_once`.
 

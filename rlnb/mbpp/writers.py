@@ -1,6 +1,5 @@
 """The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,11 +67,8 @@ class Writer:
         for index, body in enumerate(bodies):
             body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length}
             body["seed"] = self.seed + index
-        completions: dict[int, Completion] = {}
-        with contextlib.closing(server.answers(bodies, path=TEXT if template.stops else CHAT)) as answers:
-            for index, (text, is_cut) in answers:
-                is_whole = is_complete(text, template, questions[index].function)
-                completions[index] = Completion(text, is_cut and not is_whole)
-                if progress:
-                    progress(len(completions), len(bodies))
-        return [completions[index] for index in range(len(bodies))]
+        answers = server.answers(bodies, path=TEXT if template.stops else CHAT, progress=progress)
+        return [
+            Completion(text, is_cut and not is_complete(text, template, question.function))
+            for (text, is_cut), question in zip(answers, questions, strict=True)
+        ]

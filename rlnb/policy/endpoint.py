@@ -6,7 +6,7 @@ Its answers are limited in size and time, and so are the waits that it asks for.
 import json
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.policy.generation import Completion
+from rlnb.policy.generation import Completion, Progress
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 NUM_TRIES, TIMEOUT_SECONDS, MAX_ANSWER_BYTES = 6, 600, 2**24
@@ -34,12 +34,13 @@ class Endpoint:
     num_parallel: int = 32
 
     def answers(
-        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: str
-    ) -> Generator[tuple[int, Completion], None, None]:
-        """Yield (index of the request, its answer) in the order in which answers arrive.
+        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: str, progress: Progress | None = None
+    ) -> list[Completion]:
+        """Return the answer to each request.
 
-        bodies: JSON of the requests without the model. path: CHAT or TEXT. Raises PolicyUnavailable with the
-        server's answer. Closing the iterator cancels the requests that have not begun.
+        bodies: JSON of the requests without the model. path: CHAT or TEXT. progress: called with (done,
+        total); what it raises cancels the requests that have not begun. Raises PolicyUnavailable with the
+        server's answer.
         """
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel)
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
@@ -47,11 +48,12 @@ class Endpoint:
             session.mount("http://", adapter)
             session.mount("https://", adapter)
             try:
-                requested = {
-                    pool.submit(self.request, session, body, path): index for index, body in enumerate(bodies)
-                }
-                for answer in as_completed(requested):
-                    yield requested[answer], answer.result()
+                requested = [pool.submit(self.request, session, body, path) for body in bodies]
+                for num_done, answer in enumerate(as_completed(requested), start=1):
+                    answer.result()
+                    if progress:
+                        progress(num_done, len(bodies))
+                return [answer.result() for answer in requested]
             finally:  # an interrupt does not wait for answers that are still being written
                 pool.shutdown(wait=False, cancel_futures=True)
 

@@ -12,6 +12,8 @@ from rlnb.machine.threads import adapt_threads
 from rlnb.policy.decoding import LOOK_TOKENS, Complete, can_decode, cut_answer, decode, draw_uniform
 from rlnb.policy.loading import Policy
 
+Progress = Callable[[int, int], None]  # called with (done, total)
+
 
 class Completion(NamedTuple):
     """A completion as text, without special tokens. is_cut: the limit of tokens ended it, not the model."""
@@ -57,7 +59,7 @@ def generate(
     seed: int = 0,
     batch_size: int = 32,
     is_complete: Callable[[int, str], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Completion]:
     """Return one completion per prompt, in order.
 
