@@ -10,7 +10,7 @@ from pathlib import Path
 from rlnb.errors import DiskFull, see
 from rlnb.machine import rank
 
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # What safetensors and torch.save say, which raise no OSError.
 WORDS_OF_NO_ROOM = (
@@ -32,11 +32,6 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def show_size(num_bytes: float) -> str:
-    """Return 3.2 GiB, or 25 MiB where that is less than one GiB."""
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"
 
 
 @contextmanager
@@ -65,12 +60,13 @@ def lacks_room(error: BaseException | None) -> bool:
 
 def describe_full_disk(output_dir: str | Path) -> str:
     """Return which file system is full, how much of it is free, and what to do."""
-    existing = _existing(output_dir)
+    path = Path(output_dir).absolute()
+    existing = next(above for above in (path, *path.parents) if os.path.exists(above))
     mount = next(path for path in (existing, *existing.parents) if os.path.ismount(path))
     usage = shutil.disk_usage(existing)
     return (
         f"{output_dir}: no room is left on its disk or quota: the file system {mount} has "
-        f"{show_size(usage.free)} of {show_size(usage.total)} free. Make room there, then run the same "
+        f"{usage.free / GIB:.2f} of {usage.total / GIB:.2f} GiB free. Make room there, then run the same "
         f"command again: it goes on from the last checkpoint{see('disk-full')}"
     )
 
@@ -83,9 +79,3 @@ def remove_half_written(output_dir: str | Path) -> list[Path]:
     for path in paths if rank() == 0 else ():
         shutil.rmtree(path, ignore_errors=True)
     return paths
-
-
-def _existing(directory: str | Path) -> Path:
-    """Return the directory, or the nearest one above it that exists."""
-    path = Path(directory).absolute()
-    return next(above for above in (path, *path.parents) if os.path.exists(above))

@@ -144,14 +144,9 @@ def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mappi
         step, seconds = values.pop("step"), values.pop("time")
         wandb_run.log({**values, STEP_AXIS: step, "_timestamp": seconds})
     current = Path(wandb_run.dir).parent  # of .../files
-    for folder in find_offline_runs(directory):
+    for folder in (directory / "wandb").glob("offline-run-*"):
         if folder.resolve() != current.resolve():
             shutil.rmtree(folder)
-
-
-def find_offline_runs(directory: Path) -> list[Path]:
-    """Return the folders of W&B's offline runs in a run's directory."""
-    return sorted((directory / "wandb").glob("offline-run-*"))
 
 
 def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str, object]) -> "Run":
