@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas
-import yaml
 
 from rlnb.batch.local import last_line
 from rlnb.batch.overview import RunRow, list_runs
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
-from rlnb.params.reading import parse_yaml
+from rlnb.params.reading import read_yaml
 from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
 from rlnb.run.directory import POINTS_FILE
 from rlnb.run.metrics import main_measures
@@ -174,14 +173,10 @@ def _read_settings(directory: Path) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}, {} before it starts."""
     path = directory / "params.yaml"
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        content = None  # damaged; the run itself says so when it goes on
-    flat: dict[str, object] = {}
-    for name, value in content.items() if isinstance(content, dict) else ():
-        fields = value.items() if isinstance(value, dict) else ()
-        flat |= {f"{name}.{field}": inner for field, inner in fields} or {name: value}
-    return flat
+        given = read_yaml(path, str(path))[0] if path.is_file() else []
+    except ParamsError:
+        given = []  # damaged; the run itself says so when it goes on
+    return {entry.field: entry.value for entry in given}
 
 
 def _read_comparisons(directory: Path) -> tuple[list[Comparison], dict[str, object], str]:

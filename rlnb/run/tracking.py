@@ -144,7 +144,7 @@ def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mappi
         step, seconds = values.pop("step"), values.pop("time")
         wandb_run.log({**values, STEP_AXIS: step, "_timestamp": seconds})
     current = Path(wandb_run.dir).parent  # of .../files
-    for folder in (directory / "wandb").glob("offline-run-*"):
+    for folder in [*(directory / "wandb").glob("offline-run-*")]:
         if folder.resolve() != current.resolve():
             shutil.rmtree(folder)
 
