@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyspiel
 
@@ -26,15 +26,23 @@ CFR_ITERATIONS: Mapping[str, int] = {"kuhn_poker": 2000, "leduc_poker": 500, "li
 UCT_C, MCTS_MEMORY_MIB = 2.0, 1000
 
 
-class Opponent(Protocol):
-    """A player of games. name: as a user writes it, such as "mcts:200"."""
+@dataclass(frozen=True)
+class Opponent:
+    """A player that chooses each move from the state, by the generator of the state's game.
 
-    @property
-    def name(self) -> str: ...
+    is_slow: many states are then searched side by side in threads, since MCTS releases Python's lock.
+    """
+
+    choose: Callable[[pyspiel.State, random.Random], int]
+    is_slow: bool = False
 
     def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
         """Return a legal action for each state's player to move; randomness comes from randoms[i] only."""
-        ...
+        num_threads = min(len(states), os.cpu_count() or 1)
+        if not self.is_slow or num_threads < 2:
+            return list(map(self.choose, states, randoms))
+        with ThreadPoolExecutor(num_threads) as pool:
+            return list(pool.map(self.choose, states, randoms))
 
 
 def choose_random(state: pyspiel.State, rng: random.Random) -> int:
@@ -53,46 +61,15 @@ def choose_nash(state: pyspiel.State, rng: random.Random) -> int:
     return int(rng.choices(actions, probabilities)[0])
 
 
-@dataclass(frozen=True)
-class StatePlayer:
-    """A player that chooses each move from the state alone."""
-
-    name: str
-    choose: Callable[[pyspiel.State, random.Random], int]
-
-    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        return list(map(self.choose, states, randoms))
-
-
-@dataclass(frozen=True)
-class MctsPlayer:
-    """Monte Carlo tree search (UCT) with one random rollout a simulation; keeps nothing between moves.
-
-    Each move draws one seed from its game's generator. Many states are searched side by side in threads:
-    the search releases Python's lock.
-    """
-
-    num_simulations: int
-
-    @property
-    def name(self) -> str:
-        return f"mcts:{self.num_simulations}"
-
-    def act(self, states: Sequence[pyspiel.State], randoms: Sequence[random.Random]) -> list[int]:
-        seeds = [rng.getrandbits(31) for rng in randoms]
-        num_threads = min(len(states), os.cpu_count() or 1)
-        if num_threads < 2:
-            return list(map(self.search, states, seeds))
-        with ThreadPoolExecutor(num_threads) as pool:
-            return list(pool.map(self.search, states, seeds))
-
-    def search(self, state: pyspiel.State, seed: int) -> int:
-        evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
-        # Without `solve`: a solved position would be settled for, though another move asks more of the other.
-        bot = pyspiel.MCTSBot(
-            state.get_game(), evaluator, UCT_C, self.num_simulations, MCTS_MEMORY_MIB, False, seed, False
-        )
-        return int(bot.step(state))
+def choose_by_search(state: pyspiel.State, rng: random.Random, *, num_simulations: int) -> int:
+    """Return a move by Monte Carlo tree search (UCT) with one random rollout a simulation."""
+    seed = rng.getrandbits(31)
+    evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
+    # Without `solve`: a solved position would be settled for, though another move asks more of the other.
+    bot = pyspiel.MCTSBot(
+        state.get_game(), evaluator, UCT_C, num_simulations, MCTS_MEMORY_MIB, False, seed, False
+    )
+    return int(bot.step(state))
 
 
 @cache
@@ -132,9 +109,10 @@ def load_opponent(name: str, game: TextGame, *, field: str = "opponent") -> Oppo
     if reason := refusal(name, game):
         raise ParamsError(f"{field} = {name!r} cannot play {game.name}: {reason}. Use 'random'.")
     if opponent_kind(name) == "mcts":
-        return MctsPlayer(count_simulations(name))
+        choose = partial(choose_by_search, num_simulations=count_simulations(name))
+        return Opponent(choose, is_slow=True)
     choices = {"random": choose_random, "perfect": choose_perfect, "nash": choose_nash}
-    return StatePlayer(name, choices[name])
+    return Opponent(choices[name])
 
 
 def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:

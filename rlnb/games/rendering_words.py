@@ -4,10 +4,15 @@ import re
 
 import pyspiel
 
-from rlnb.games.rendering import Rendering, tell
+from rlnb.games.rendering import TextGame
 
 KUHN_CARDS = {"0": "J", "1": "Q", "2": "K"}
 CARD_NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
+
+
+def tell(player: int, mover: int) -> str:
+    """Return who moved, as `player` is told it."""
+    return "you" if mover % 2 == player else "your opponent"
 
 
 def board_rows(state: pyspiel.State) -> list[str]:
@@ -15,7 +20,7 @@ def board_rows(state: pyspiel.State) -> list[str]:
     return [row for row in state.observation_string(0).split("\n") if row]
 
 
-class TicTacToe(Rendering):
+class TicTacToe(TextGame):
     """Tic-tac-toe, in which an empty cell shows its action id."""
 
     roles = ("X", "O")
@@ -39,7 +44,7 @@ class TicTacToe(Rendering):
         return f"place {self.roles[player]} in row {action // 3 + 1}, column {action % 3 + 1}"
 
 
-class ConnectFour(Rendering):
+class ConnectFour(TextGame):
     """Connect four, in which the cell where a disc would land shows its action id: its column, from 0."""
 
     roles = ("X", "O")
@@ -71,7 +76,7 @@ class ConnectFour(Rendering):
         return f"drop {self.roles[player]} into column {action}"
 
 
-class Nim(Rendering):
+class Nim(TextGame):
     """Nim, whose observation is "(0): 1 3 5 7": the mover and the piles."""
 
     roles = ("first player", "second player")
@@ -99,7 +104,7 @@ class Nim(Rendering):
         return f"take {count} from pile {pile}"
 
 
-class KuhnPoker(Rendering):
+class KuhnPoker(TextGame):
     """Kuhn poker, whose information state is the card and the moves: "1pb"."""
 
     roles = ("first player", "second player")
@@ -134,7 +139,7 @@ _LEDUC = re.compile(
 )
 
 
-class LeducPoker(Rendering):
+class LeducPoker(TextGame):
     """Leduc poker, whose information state has the own card, the public card, and both rounds' moves."""
 
     roles = ("first player", "second player")
@@ -200,7 +205,7 @@ class LeducPoker(Rendering):
 
 
 # Another game is worded by a class here. All others, and these with unusual rules, get OpenSpiel's strings.
-WORDED: dict[str, type[Rendering]] = {
+WORDED: dict[str, type[TextGame]] = {
     "connect_four": ConnectFour, "kuhn_poker": KuhnPoker, "leduc_poker": LeducPoker, "nim": Nim,
     "tic_tac_toe": TicTacToe,
 }  # fmt: skip

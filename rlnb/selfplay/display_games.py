@@ -106,7 +106,7 @@ def describe_position(game: TextGame, state: pyspiel.State, moves: Sequence[str]
     """Return a position in words, with all hidden cards shown."""
     if not game.has_hidden_information:
         return str(state).strip("\n")
-    known = [f"{role}: {game.rendering.full(state, seat)}" for seat, role in enumerate(game.roles)]
+    known = [f"{role}: {game.full(state, seat)}" for seat, role in enumerate(game.roles)]
     return "\n".join([*known, "", *(moves or ["nobody has moved yet"])])
 
 

@@ -41,7 +41,7 @@ class PlayAgainst:
         self.status, self.view, self.model_moves = widgets.Label(), widgets.HTML(), widgets.HTML()
         self.choices = widgets.Box(layout=widgets.Layout(flex_flow="row wrap"))
         self.buttons: dict[int, widgets.Button] = {}
-        rules = widgets.HTML(escape(game.rendering.rules))
+        rules = widgets.HTML(escape(game.rules))
         top = widgets.HBox([widgets.Label("You are"), self.seat_choice, self.new_game])
         self.widget = PlayPanel([rules, top, self.status, self.view, self.choices, self.model_moves])
         self.new_game.on_click(lambda _: self.start())
@@ -82,7 +82,7 @@ class PlayAgainst:
             position = str(state) if not self.game.has_hidden_information else frames[-1].text
         else:
             self.status.value = "Your move."
-            position = self.game.rendering.full(state, self.seat)
+            position = self.game.full(state, self.seat)
         self.view.value = f"<pre style='margin:0'>{escape(position)}</pre>"
         words = {} if playing.is_over else self.game.legal_words(state)
         self.buttons = {action: self._button(action, text) for action, text in words.items()}

@@ -100,8 +100,6 @@ class Trajectory:
     role: str
     turns: tuple[Turn, ...]
     reward: float
-    opponent: str
-    seed: int
     group: int = 0
 
     @property
@@ -309,8 +307,6 @@ class GameInProgress:
             role=episode.game.roles[seat],
             turns=tuple(turns),
             reward=sum(turn.reward for turn in turns),
-            opponent=episode.players[1 - seat],
-            seed=episode.seed,
             group=episode.group,
         )
 

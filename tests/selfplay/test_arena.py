@@ -35,7 +35,7 @@ def played(seat: int, result: float, *, history=(0,), problems=(None,)) -> Finis
     """A game of the learner in a seat against random play, with its result in X's units."""
     players = (LEARNER, "random") if seat == 0 else ("random", LEARNER)
     turns = tuple(Turn((), (), (), (), None if problem else 0, (0,), 0, problem) for problem in problems)
-    trajectory = Trajectory("tic_tac_toe", seat, TIC_TAC_TOE.roles[seat], turns, 0.0, "random", 0)
+    trajectory = Trajectory("tic_tac_toe", seat, TIC_TAC_TOE.roles[seat], turns, 0.0)
     moves = tuple(Move(0, action, "") for action in history)
     return FinishedGame("tic_tac_toe", players, 0, history, moves, (result, -result), (trajectory,))
 
