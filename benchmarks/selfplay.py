@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from timing import interleave, report
 
+from rlnb.games.answers import ParsedAnswer
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.machine import probe, recommend
 from rlnb.machine.threads import set_threads
@@ -214,7 +215,11 @@ def waiting(game: TextGame, count: int) -> list[Request]:
             state.apply_action(source.choice(state.legal_actions()))
         found.append(
             Request(
-                game.prompt(state), tuple(state.legal_actions()), 2, source, lambda text, is_cut: (None, None)
+                game.prompt(state),
+                tuple(state.legal_actions()),
+                2,
+                source,
+                lambda text, **_: ParsedAnswer(None, None, ""),
             )
         )
     return found

@@ -19,8 +19,7 @@ from rlnb.errors import ParamsError
 from rlnb.games.opponents import Opponent, best_scores, load_opponent
 from rlnb.games.text_games import TextGame
 from rlnb.ppo.params import CurriculumParams, PpoOpenspielParams
-from rlnb.selfplay.arena import Match, select_matches
-from rlnb.selfplay.random_play import score_random_play
+from rlnb.selfplay.arena import Match, score_random_play, select_matches
 from rlnb.selfplay.rollouts import LEARNER, Episode, FinishedGame, paired_episodes
 from rlnb.statistics import Estimate, wilson_interval
 

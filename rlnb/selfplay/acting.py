@@ -267,7 +267,6 @@ class Encoder:
         self.end = end
         self.max_prompt_tokens = max_prompt_tokens
         self._prompts: dict[str, tuple[int, ...]] = {}
-        self._actions: dict[int, list[int]] = {}
         self.trie = lru_cache(maxsize=CACHE_SIZE)(self._build_trie)
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -288,11 +287,8 @@ class Encoder:
         return [self._prompts[prompt] for prompt in prompts]
 
     def _build_trie(self, actions: tuple[int, ...]) -> TokenTrie:
-        new = [action for action in actions if action not in self._actions]
-        if new:  # there are fewer actions than sets of legal ones
-            ids = self.tokenizer([str(action) for action in new], add_special_tokens=False)["input_ids"]
-            self._actions.update(zip(new, ids, strict=True))
-        return TokenTrie.build([self._actions[action] for action in actions], end=self.end)
+        ids = self.tokenizer([str(action) for action in actions], add_special_tokens=False)["input_ids"]
+        return TokenTrie.build(ids, end=self.end)
 
 
 def make_encoder(game: ActingParams, chat: Chat) -> Encoder:
@@ -305,14 +301,14 @@ def make_encoder(game: ActingParams, chat: Chat) -> Encoder:
 class TrieWalk:
     """An answer that is being chosen, from the root of the trie of legal answers to a leaf.
 
-    start: the distribution at the end of the prompt. first: that of the first choice.
+    first: the distribution of the first choice.
     """
 
     request: Request
     prompt_ids: tuple[int, ...]
     trie: TokenTrie
     prefix: tuple[int, ...] = ()
-    start: Distribution | None = None
+    value: float = 0.0
     first: Distribution | None = None
     choices: list[Choice] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -346,7 +342,7 @@ class TrieWalk:
             action=action,
             legal_actions=request.legal_actions,
             ply=request.ply,
-            value=self.start.value if self.start else 0.0,
+            value=self.value,
             probabilities=tuple([first.probabilities[column] for column in trie.columns] if first else []),
             legal_mass=first.mass if first and len(trie.children) == 1 else math.nan,
             text=str(action),
@@ -375,17 +371,13 @@ class ConstrainedPlayer:
             TrieWalk(request, ids, self.encoder.trie(request.legal_actions))
             for ids, request in zip(prompts, requests, strict=True)
         ]
-        has_value = self.actor.value_head is not None
-        at_start = [walk for walk in walks if has_value or len(walk.trie.children[()]) > 1]
-        starts = self.compute_distributions([walk.position for walk in at_start])
-        for walk, distribution in zip(at_start, starts, strict=True):
-            walk.start = distribution
+        if self.actor.value_head is not None:
+            starts = self.compute_distributions([walk.position for walk in walks])
+            for walk, start in zip(walks, starts, strict=True):
+                walk.value = start.value
         while waiting := [walk for walk in walks if walk.go_to_choice()]:
-            inside = [walk.position for walk in waiting if walk.prefix]
-            inside_distributions = iter(self.compute_distributions(inside))
-            for walk in waiting:
-                at_prompt = None if walk.prefix else walk.start
-                distribution = at_prompt or next(inside_distributions)
+            distributions = self.compute_distributions([walk.position for walk in waiting])
+            for walk, distribution in zip(waiting, distributions, strict=True):
                 walk.take(distribution, self.sample(distribution.probabilities, walk.request))
         return [walk.as_turn() for walk in walks]
 

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +18,15 @@ import pyspiel
 
 from rlnb.evaluations import measure_once
 from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabilities_by_state
-from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent
-from rlnb.games.text_games import TextGame
+from rlnb.games.opponent_names import USUAL_SIMULATIONS, count_simulations, opponent_kind
+from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent, yardstick
+from rlnb.games.text_games import TextGame, load_game
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
 from rlnb.run.health import CUT_MOVES, INVALID_MOVES, MAX_CUT_SHARE, MAX_INVALID_SHARE
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, make_encoder, make_player
 from rlnb.selfplay.params import ActingParams, UpdateParams
-from rlnb.selfplay.random_play import score_random_play
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
@@ -40,6 +41,14 @@ from rlnb.statistics import Estimate, wilson_interval
 EXACT_GAMES = ("tic_tac_toe", "kuhn_poker", "leduc_poker")  # liar's dice takes seconds each time
 ARENA_SEED = 2**40  # training uses smaller seeds
 SEATS = ("first", "second")
+# Games of random play against an opponent; 20 games of othello against mcts:25 take three seconds.
+NUM_GAMES, NUM_LONG_GAMES = 400, 20
+LONG_GAME = 100  # moves at most; games that may be longer are played less often
+# Against `equilibrium`, exact for that very table. In poker random play scores a half: an equilibrium gives
+# small pots away, and what it holds down is returns.
+AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"kuhn_poker": (0.52774, 0.49987), "leduc_poker": (0.50197, 0.49601), "liars_dice": (0.18191, 0.16629)}
+)
 
 
 class Way(NamedTuple):
@@ -285,6 +294,40 @@ def summarise_matches(
         )  # fmt: skip
         rows.append(match)
     return rows
+
+
+def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | None:
+    """Return the scores (1, 0.5, 0) of uniformly random play in (seat 0, seat 1) against an opponent.
+
+    They are exact where they are known, else the means of games with fixed seeds. None: against itself in a
+    game that `yardstick` does not know; by symmetry the mean of both seats is a half.
+    MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
+    with that many, since a game against it may take hours: random play scores no more against more of them.
+    """
+    kind = opponent_kind(opponent)
+    known = yardstick(game)
+    if kind == "random":
+        return known.random_score if known else None
+    if kind == "nash" and known:
+        return AGAINST_NASH[game.short_name]
+    if kind == "mcts":
+        opponent = f"mcts:{min(count_simulations(opponent), USUAL_SIMULATIONS)}"
+    return play_at_random(game.name, opponent)
+
+
+@cache
+def play_at_random(name: str, opponent: str) -> tuple[float, float]:
+    """Play random play against the opponent, half of the games from each seat."""
+    game = load_game(name)
+    num_games = NUM_GAMES if game.game.max_game_length() <= LONG_GAME else NUM_LONG_GAMES
+    episodes = paired_episodes(game, opponent, num_games, seed=0)
+    players = {LEARNER: load_opponent("random", game), opponent: load_opponent(opponent, game)}
+    games = play_games(episodes, players)
+    first, second = (
+        sum(played.score(seat) for played in games if played.players[seat] == LEARNER) / (num_games // 2)
+        for seat in (0, 1)
+    )
+    return first, second
 
 
 def describe_answers(rows: Sequence[Match]) -> list[str]:

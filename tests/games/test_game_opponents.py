@@ -9,7 +9,7 @@ from refusals import refused
 
 from rlnb.games.opponents import KNOWN, best_scores, equilibrium, load_opponent, playable_opponents, yardstick
 from rlnb.games.text_games import load_game, states_in_play
-from rlnb.selfplay.random_play import AGAINST_NASH
+from rlnb.selfplay.arena import AGAINST_NASH
 
 PAIRS = (
     ("tic_tac_toe", "perfect"),

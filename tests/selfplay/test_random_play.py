@@ -3,7 +3,7 @@
 from pytest import approx
 
 from rlnb.games.text_games import load_game
-from rlnb.selfplay.random_play import play_at_random, score_random_play
+from rlnb.selfplay.arena import play_at_random, score_random_play
 
 
 def test_against_mcts_the_same_games_are_played_each_time_and_a_strong_one_is_taken_for_25():
