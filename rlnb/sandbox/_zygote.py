@@ -45,12 +45,13 @@ FRAME = struct.Struct(">cII")  # "J" a job or "L" the layers, bytes of the JSON 
 ANSWER = struct.Struct(">1s16siddI?II")
 STOP = b"!"
 KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
-LOOK_SECONDS = 0.05  # how often a running program's clock is read and its threads are counted
+# How often a running program's clock is read and its threads are counted; while it floods its output.
+LOOK_MS, FLOOD_LOOK_MS = 50, 1
 CHUNK = 65536
 USUAL_SOURCE = 2**20  # bytes; a zygote that got more of one program is spent
 MAX_JOBS = 10_000
 NUM_PLACES, NUM_SLICES = 32, 8  # more integers, and more slices of buffers, than a program's end takes
-SHORT_INTEGER, LONG_INTEGER = 2**10, 2**40
+SHORT_INTEGER, LONG_INTEGER, FLOAT = 2**10, 2**40, 0.5
 Fields = tuple[bytes, bytes, int, float, float, int]  # of ANSWER, up to the bytes of standard output
 
 
@@ -246,7 +247,7 @@ def forget_numbers(zygote: Zygote) -> None:
         places.pop()
     places = [-LONG_INTEGER for _ in range(NUM_PLACES + 2)]  # two more have held addresses
     # In slices and in the arrays of `sendmsg` there are lengths, in floats the memory that was used.
-    places = [(zygote.frame.buffer[:0], bytes(31), bytes(287), -LOOK_SECONDS) for _ in range(NUM_SLICES)]
+    places = [(zygote.frame.buffer[:0], bytes(31), bytes(287), -FLOAT) for _ in range(NUM_SLICES)]
 
 
 def receive(zygote: Zygote) -> Job | None:
@@ -307,7 +308,9 @@ def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[
         if ended_for:
             os.kill(pid, signal.SIGKILL)
         _, wait_status, usage = os.wait4(pid, 0)
-        drain(streams, job["output_bytes"])
+        read_pipes(streams, job["output_bytes"])
+        for descriptor in streams:
+            os.close(descriptor)
     with contextlib.suppress(BlockingIOError):
         zygote.letter.read(zygote.status_read)
     size = zygote.letter.size
@@ -325,32 +328,26 @@ def run(zygote: Zygote, job: Job, connection: int | None) -> tuple[Fields, list[
 def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Pages]) -> str:
     """Wait until a child ends, or passes a limit: "" or which one.
 
-    Its streams are read from the second look on: until then pipes hold what most programs ever write, and
-    each wake-up that is spared is time for the next one.
+    Its streams are read at each look, not when something comes: pipes hold what most programs ever write,
+    and how often this process woke up would show in its memory, which the next program inherits.
     """
     deadline = time.monotonic() + job["wall_seconds"]
     control, exit_signal = zygote.control.fileno(), open_pidfd(pid)
     poller = select.poll()
     for descriptor in (control, *exit_signal):
         poller.register(descriptor, select.POLLIN)
-    is_reading = False
+    is_flooding = False
     try:
         while True:
-            for descriptor, _ in poller.poll(LOOK_SECONDS * 1000 if exit_signal else 1):
-                if descriptor == control:
-                    if not zygote.control.recv(1):
-                        sys.exit(0)  # the parent is gone; what runs is ended on the way out
-                    return "stopped"
-                if descriptor in exit_signal:
+            for descriptor, _ in poller.poll(FLOOD_LOOK_MS if is_flooding or not exit_signal else LOOK_MS):
+                if descriptor != control:
                     return ""
-                if not streams[descriptor].read(descriptor):
-                    poller.unregister(descriptor)
+                if not zygote.control.recv(1):
+                    sys.exit(0)  # the parent is gone; what runs is ended on the way out
+                return "stopped"
+            is_flooding = read_pipes(streams, job["output_bytes"])
             if max(stream.size for stream in streams.values()) > job["output_bytes"]:
                 return "output_exceeded"
-            if not is_reading:
-                is_reading = True
-                for descriptor in streams:
-                    poller.register(descriptor, select.POLLIN)
             if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return ""
             if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
@@ -370,14 +367,15 @@ def open_pidfd(pid: int) -> list[int]:
         return []
 
 
-def drain(streams: dict[int, Pages], cap: int) -> None:
-    """Read what ended programs left in their pipes, and close them."""
+def read_pipes(streams: dict[int, Pages], cap: int) -> bool:
+    """Read what is in a program's pipes, up to a bit above `cap`. Return whether one was half full."""
+    was_full = False
     for descriptor, stream in streams.items():
         os.set_blocking(descriptor, False)
         with contextlib.suppress(BlockingIOError):
-            while stream.size <= cap and stream.read(descriptor) == CHUNK:
-                pass
-        os.close(descriptor)
+            while stream.size <= cap and stream.read(descriptor) > CHUNK // 2:
+                was_full = True
+    return was_full
 
 
 def folder_times(folder: str) -> tuple[int, int]:
