@@ -5,6 +5,8 @@ Its answers are limited in size and time, and so are the waits that it asks for.
 
 import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 import requests
 from pydantic import JsonValue, TypeAdapter
 from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from rlnb.errors import PolicyUnavailable
@@ -23,6 +27,34 @@ NUM_TRIES, TIMEOUT_SECONDS, MAX_ANSWER_BYTES = 6, 600, 2**24
 BUSY, LONGEST_WAIT_SECONDS = (429, 500, 502, 503, 504), 60.0
 CHAT, TEXT = "/chat/completions", "/completions"
 CUT = ("length", "content_filter")  # values of finish_reason
+
+
+class TimedConnection(HTTPConnection):
+    """A connection that ends where the head of an answer does not: other limits are for each read."""
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
+        watch = threading.Timer(TIMEOUT_SECONDS, self.sock.shutdown, [socket.SHUT_RDWR])
+        watch.daemon = True
+        watch.start()
+        try:
+            response = super().getresponse()
+            if not watch.is_alive():  # what was read by then may look whole
+                raise TimeoutError(f"no head of an answer within {TIMEOUT_SECONDS} s")
+            return response
+        finally:
+            watch.cancel()
+
+
+class TimedSecureConnection(TimedConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class TimedPool(HTTPConnectionPool):
+    ConnectionCls = TimedConnection
+
+
+class TimedSecurePool(HTTPSConnectionPool):
+    ConnectionCls = TimedSecureConnection
 
 
 @dataclass(frozen=True)
@@ -43,6 +75,7 @@ class Endpoint:
         server's answer.
         """
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel)
+        adapter.poolmanager.pool_classes_by_scheme = {"http": TimedPool, "https": TimedSecurePool}
         pool = ThreadPoolExecutor(self.num_parallel, thread_name_prefix="endpoint")
         with requests.Session() as session:
             session.mount("http://", adapter)
@@ -72,7 +105,8 @@ class Endpoint:
             message = choice["message"] if path == CHAT else {"content": choice["text"]}
             text, thoughts = message["content"], message.get("reasoning_content") or message.get("reasoning")
             is_cut = choice.get("finish_reason") in CUT or bool(text is None and thoughts)
-            return Completion("" if text is None else TypeAdapter(str).validate_python(text), is_cut)
+            text = "" if text is None else TypeAdapter(str).validate_python(text)
+            return Completion(text.encode(errors="replace").decode(), is_cut)  # no half of a surrogate pair
         except (requests.RequestException, HTTPError) as error:
             raise PolicyUnavailable(f"{url}: cannot be asked: {error}; is the server running?") from error
         except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:

@@ -1,7 +1,9 @@
 """Writers of completions: a tiny policy, a real server with OpenAI's protocol, a file."""
 
+import contextlib
 import gzip
 import json
+import socket
 import threading
 import time
 import traceback
@@ -168,6 +170,33 @@ def test_an_answer_that_trickles_is_ended(server, monkeypatch):
     response = SimpleNamespace(raw=SimpleNamespace(read1=lambda *_, **__: time.sleep(0.001) or b" "))
     with pytest.raises(ValueError, match=r"0\.0001 s"):
         endpoint.read_answer(response)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b"a"])
+def test_an_answer_whose_head_never_ends_is_ended(head, monkeypatch):
+    monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint, "NUM_TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            connection = listening.accept()[0]
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(head)
+                while True:
+                    connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" if b"100" in head else b"a")
+                    time.sleep(0.01)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        source = Endpoint(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "m")
+        with pytest.raises(PolicyUnavailable, match="cannot be asked"):
+            list(source.answers([{}], path=endpoint.CHAT))
+        answering.join()
+
+
+def test_half_a_surrogate_pair_is_no_text(server):
+    server.answers = [chat_answer("a\ud800")]
+    assert written(writer_for(server), ["q"], CHAT) == {0: "a?"}
 
 
 def interrupted(num_done: int, total: int) -> None:
