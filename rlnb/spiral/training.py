@@ -26,14 +26,7 @@ from rlnb.policy.generation import evaluating
 from rlnb.run.health import check_alarms
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
-from rlnb.selfplay.batch import (
-    Batch,
-    Learner,
-    Logprobs,
-    kl_terms,
-    make_batch,
-    ratio_figures,
-)
+from rlnb.selfplay.batch import Batch, Learner, Logprobs, kl_terms, make_batch, ratio_figures
 from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
 from rlnb.selfplay.rollouts import (
     LEARNER,
