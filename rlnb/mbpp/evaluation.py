@@ -13,7 +13,7 @@ from rlnb.mbpp.problems import Problem, ProblemSet
 from rlnb.mbpp.prompts import TEMPLATES, Template
 from rlnb.mbpp.results import describe_samples, summarize
 from rlnb.mbpp.samples import Progress, Sample, hash_samples
-from rlnb.mbpp.writers import Write, Writer
+from rlnb.mbpp.writers import Write, Writer, keep_completions
 from rlnb.params.resolving import cache_directory, measures_mbpp, resolve_mbpp
 from rlnb.params.sections import EvaluationParams, MbppParams, ModelParams, NotebookParams, value_of
 from rlnb.policy import Policy
@@ -98,8 +98,15 @@ class MbppEvaluation:
             **self.tried(),
         }  # fmt: skip
 
-    def __call__(self, write: Write, *, progress: Progress | None = None) -> list[Sample]:
-        """Return checked samples of the problems; without problems (mbpp.enabled = false) there are none."""
+    def __call__(
+        self, write: Write, *, kept: Path | None = None, progress: Progress | None = None
+    ) -> list[Sample]:
+        """Return checked samples of the problems; without problems (mbpp.enabled = false) there are none.
+
+        kept: a file of completions from which an interrupted evaluation goes on. progress counts those.
+        """
+        if kept is not None:
+            write = keep_completions(write, kept, settings=self.describe())
         return evaluate(
             self.problems, self.template, write, self.sandbox, shots=self.data.problems,
             num_samples=self.sampling.num_samples, timeout_seconds=self.sampling.timeout_seconds,

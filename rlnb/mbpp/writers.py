@@ -1,12 +1,16 @@
 """The writer of completions for MBPP: a policy in this process, or a server that speaks OpenAI's protocol."""
 
+import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlnb.mbpp.prompts import Question, Template, is_complete
 from rlnb.mbpp.samples import Progress
-from rlnb.policy import Completion, Policy, generate
+from rlnb.policy import Completion, Policy, Received, generate
 from rlnb.policy.endpoint import CHAT, MAX_SERVER_STOPS, TEXT, Endpoint
 from rlnb.policy.prompts import begin_answer, opened_thought, with_system
 
@@ -30,11 +34,19 @@ class Writer:
     system: str | None = None
 
     def __call__(
-        self, questions: Sequence[Question], template: Template, progress: Progress | None = None
+        self,
+        questions: Sequence[Question],
+        template: Template,
+        progress: Progress | None = None,
+        *,
+        received: Received = lambda index, completion: None,
     ) -> list[Completion]:
-        """Return a completion for each question; progress counts them."""
+        """Return a completion for each question; progress counts them.
+
+        received: called with (index of the question, completion) as soon as it is written.
+        """
         if isinstance(self.source, Endpoint):
-            return self.ask_server(self.source, questions, template, progress)
+            return self.ask_server(self.source, questions, template, progress, received)
         policy = self.source
         if not template.stops:
             prompts = [policy.chat.ask(question.text) for question in questions]
@@ -46,17 +58,23 @@ class Writer:
         def is_at_end(index: int, text: str) -> bool:
             return is_complete(thoughts[index] + text, template, questions[index].function)
 
+        def whole(index: int, completion: Completion) -> Completion:
+            return completion._replace(text=thoughts[index] + completion.text)
+
         written = generate(
             policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
             seed=self.seed, batch_size=self.batch_size, is_complete=is_at_end, progress=progress,
+            received=lambda index, completion: received(index, whole(index, completion)),
         )  # fmt: skip
-        return [
-            completion._replace(text=thought + completion.text)
-            for thought, completion in zip(thoughts, written, strict=True)
-        ]
+        return [whole(index, completion) for index, completion in enumerate(written)]
 
     def ask_server(
-        self, server: Endpoint, questions: Sequence[Question], template: Template, progress: Progress | None
+        self,
+        server: Endpoint,
+        questions: Sequence[Question],
+        template: Template,
+        progress: Progress | None,
+        received: Received,
     ) -> list[Completion]:
         bodies: list[dict[str, Any]] = [
             {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
@@ -67,8 +85,49 @@ class Writer:
         for index, body in enumerate(bodies):
             body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length}
             body["seed"] = self.seed + index
-        answers = server.answers(bodies, path=TEXT if template.stops else CHAT, progress=progress)
-        return [
-            Completion(text, is_cut and not is_complete(text, template, question.function))
-            for (text, is_cut), question in zip(answers, questions, strict=True)
-        ]
+
+        def whole(index: int, answer: Completion) -> Completion:
+            is_whole = is_complete(answer.text, template, questions[index].function)
+            return answer._replace(is_cut=answer.is_cut and not is_whole)
+
+        answers = server.answers(
+            bodies, path=TEXT if template.stops else CHAT, progress=progress,
+            received=lambda index, answer: received(index, whole(index, answer)),
+        )  # fmt: skip
+        return [whole(index, answer) for index, answer in enumerate(answers)]
+
+
+def keep_completions(write: Callable[..., list[Completion]], path: Path, *, settings: object) -> Write:
+    """Return a writer that appends completions to a JSONL file, and goes on from those with its settings.
+
+    settings: all that completions depend on, the questions too, as JSON. The rest of an interrupted
+    evaluation is sampled in other batches: unless the temperature is 0 it is equivalent, but not equal.
+    """
+    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+    def go_on(
+        questions: Sequence[Question], template: Template, progress: Progress | None = None
+    ) -> list[Completion]:
+        kept: dict[int, Completion] = {}
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            with contextlib.suppress(ValueError, TypeError):  # torn by a kill
+                saved, row, text, is_cut = json.loads(line)
+                kept |= {row: Completion(text, is_cut)} if saved == key else {}
+        missing = [row for row in range(len(questions)) if row not in kept]
+        num_kept = len(questions) - len(missing)
+
+        def keep(index: int, completion: Completion) -> None:
+            kept[missing[index]] = completion
+            with path.open("a", encoding="utf-8") as file:  # the first line break ends a torn line
+                file.write(f"\n{json.dumps([key, missing[index], *completion])}\n")
+
+        def count(done: int, _: int) -> None:
+            if progress:
+                progress(num_kept + done, len(questions))
+
+        count(0, 0)
+        if missing:
+            write([questions[row] for row in missing], template, count, received=keep)
+        return [kept[row] for row in range(len(questions))]
+
+    return go_on

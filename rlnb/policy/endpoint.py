@@ -20,7 +20,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from rlnb.errors import PolicyUnavailable
-from rlnb.policy.generation import Completion, Progress
+from rlnb.policy.generation import Completion, Progress, Received
 
 MAX_SERVER_STOPS = 4  # of OpenAI's protocol
 NUM_TRIES, TIMEOUT_SECONDS, MAX_ANSWER_BYTES = 6, 600, 2**24
@@ -66,13 +66,18 @@ class Endpoint:
     num_parallel: int = 32
 
     def answers(
-        self, bodies: Sequence[Mapping[str, JsonValue]], *, path: str, progress: Progress | None = None
+        self,
+        bodies: Sequence[Mapping[str, JsonValue]],
+        *,
+        path: str,
+        progress: Progress | None = None,
+        received: Received | None = None,
     ) -> list[Completion]:
         """Return the answer to each request.
 
-        bodies: JSON of the requests without the model. path: CHAT or TEXT. progress: called with (done,
-        total); what it raises cancels the requests that have not begun. Raises PolicyUnavailable with the
-        server's answer.
+        bodies: JSON of the requests without the model. path: CHAT or TEXT. received: called with each
+        index and answer, progress with (done, total); what they raise cancels the requests that have not
+        begun. Raises PolicyUnavailable with the server's answer.
         """
         adapter = HTTPAdapter(pool_maxsize=self.num_parallel)
         adapter.poolmanager.pool_classes_by_scheme = {"http": TimedPool, "https": TimedSecurePool}
@@ -81,9 +86,13 @@ class Endpoint:
             session.mount("http://", adapter)
             session.mount("https://", adapter)
             try:
-                requested = [pool.submit(self.request, session, body, path) for body in bodies]
+                requested = {
+                    pool.submit(self.request, session, body, path): index for index, body in enumerate(bodies)
+                }
                 for num_done, answer in enumerate(as_completed(requested), start=1):
-                    answer.result()
+                    completion = answer.result()
+                    if received:
+                        received(requested[answer], completion)
                     if progress:
                         progress(num_done, len(bodies))
                 return [answer.result() for answer in requested]

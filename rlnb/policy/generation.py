@@ -13,6 +13,7 @@ from rlnb.policy.decoding import LOOK_TOKENS, Complete, can_decode, cut_answer, 
 from rlnb.policy.loading import Policy
 
 Progress = Callable[[int, int], None]  # called with (done, total)
+Received = Callable[[int, "Completion"], None]  # called with (index of the prompt, its completion)
 
 
 class Completion(NamedTuple):
@@ -59,14 +60,15 @@ def generate(
     seed: int = 0,
     batch_size: int = 32,
     is_complete: Callable[[int, str], bool] | None = None,
+    received: Received | None = None,
     progress: Progress | None = None,
 ) -> list[Completion]:
     """Return one completion per prompt, in order.
 
     A completion ends at the model's end tokens, or with the token at which `is_complete(index of the prompt,
     text)` becomes true, and stays true. temperature 0 is greedy. Sampling depends only on `seed`,
-    `batch_size` and the prompts; the global random state stays as it was. progress: called with (done,
-    total), also at the start.
+    `batch_size` and the prompts; the global random state stays as it was. received: called with (index of the
+    prompt, completion) when a batch is written; progress with (done, total), also at the start.
     """
     writing = _Writing(policy, max_new_tokens, temperature, batch_size, is_complete)
     completions = [Completion("", False)] * len(prompts)
@@ -79,6 +81,8 @@ def generate(
             for row, tokens in zip(rows, new_tokens, strict=True):
                 answer, is_cut = cut_answer(tokens, writing.ends, writing.is_row_complete([row]))
                 completions[row] = Completion(writing.decode(answer), is_cut)
+                if received:
+                    received(row, completions[row])
             num_done += len(rows)
             if progress:
                 progress(num_done, len(prompts))

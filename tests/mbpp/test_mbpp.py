@@ -17,6 +17,7 @@ from rlnb.mbpp.problems import Problem, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.results import save_evaluation, summarize
 from rlnb.mbpp.samples import Sample, WrittenSample
+from rlnb.mbpp.writers import keep_completions
 from rlnb.params import load_params
 from rlnb.policy import Completion
 from rlnb.results import load_results
@@ -73,6 +74,31 @@ def test_samples_come_in_the_order_of_problems(sandbox):
     assert [(s.task_id, s.sample, s.passed) for s in samples] == [
         (1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False),
     ]  # fmt: skip
+
+
+def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
+    path, asked = tmp_path / "completions.jsonl", []
+
+    def ask_kept(write, *problems, settings="m") -> list[Sample]:
+        return ask(sandbox, keep_completions(write, path, settings=settings), *problems)
+
+    def write_all(questions, template, progress, *, received):
+        asked.append([question.function for question in questions])
+        for index, question in enumerate(questions):
+            received(index, Completion({"double": RIGHT[1], "triple": RIGHT[2]}[question.function], False))
+
+    def write_one(questions, template, progress, *, received):
+        received(1, Completion(RIGHT[2], False))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_kept(write_one, DOUBLE, TRIPLE)
+    path.write_bytes(path.read_bytes() + b'{"torn by a ki')
+    for _ in range(2):
+        assert [sample.passed for sample in ask_kept(write_all, DOUBLE, TRIPLE)] == [True, True]
+    assert asked == [["double"]]
+    ask_kept(write_all, DOUBLE, settings="other weights")
+    assert asked == [["double"], ["double"]]
 
 
 def test_setup_belongs_behind_the_program_and_imports_to_this_side(sandbox):
