@@ -1,6 +1,7 @@
 """The model that saved adapters belong to, by the files beside them."""
 
 import json
+import re
 from pathlib import Path
 
 from rlnb.errors import ParamsError
@@ -11,6 +12,14 @@ BUILT_DIRECTORIES = {
     "tiny": "tiny-2x128",
     "tiny_code": "tiny-code-2x128",
 }
+MAX_RANK = 4096
+# Where adapter_config.json names layers: in lists, and as keys.
+LAYERS = (
+    "exclude_modules", "layer_replication", "layers_pattern", "layers_to_transform", "modules_to_save",
+    "target_modules", "target_parameters",
+)  # fmt: skip
+PATTERNS = ("alpha_pattern", "rank_pattern")
+REPEATED_GROUP, REPEAT = re.compile(r"\)[*+?{]"), re.compile(r"[*+]|,\}")
 
 
 def find_adapter_fault(adapters: str | Path) -> str:
@@ -22,7 +31,34 @@ def find_adapter_fault(adapters: str | Path) -> str:
         )
     if not (Path(adapters) / "adapter_model.safetensors").is_file():  # peft would ask the hub, or a pickle
         return "holds no adapter_model.safetensors; save the adapters again by peft's save_pretrained"
+    return find_config_fault(Path(adapters) / "adapter_config.json")
+
+
+def find_config_fault(path: Path) -> str:
+    """Return why LoRA's configuration cannot be loaded, "" where it can. peft runs its texts as patterns."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind, rank = config.get("peft_type"), config.get("r")
+        named = [config.get(key) or [] for key in LAYERS] + [list(config.get(key) or {}) for key in PATTERNS]
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        return f"holds a damaged adapter_config.json ({error}); save the adapters again"
+    if kind != "LORA":
+        return f"are of kind {str(kind)[:40]!r}; LORA alone is loaded"
+    if type(rank) is not int or not 0 < rank <= MAX_RANK:
+        return f"have r = {str(rank)[:40]}, which is not a rank of 1 to {MAX_RANK}"
+    if not all(is_layer(name) for names in named for name in (names if isinstance(names, list) else [names])):
+        return "name layers by a pattern that may take forever; list their names in adapter_config.json"
     return ""
+
+
+def is_layer(name: object) -> bool:
+    """Return whether a number, a name or a pattern of layers is soon compared with any name.
+
+    unsloth writes patterns with up to five repeats of a character; a repeated group may take forever.
+    """
+    if not isinstance(name, str):
+        return type(name) is int
+    return len(name) <= 4000 and not REPEATED_GROUP.search(name) and len(REPEAT.findall(name)) <= 6
 
 
 def read_base(adapters: str | Path) -> str:

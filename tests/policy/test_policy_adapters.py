@@ -117,6 +117,12 @@ HOSTILE = {
                                    peft_type="hostile_module"),
     "an unknown kind": edit_config(peft_type="NONE"),
     "a rank of text": edit_config(r="../../.."),
+    "a rank of terabytes": edit_config(r=10**9),
+    "a pattern that is never done": edit_config(target_modules="(([a-z0-9._]+)+)+X"),
+    "one that gives ranks": edit_config(rank_pattern={"(([a-z0-9._]+)+)+X": 3}),
+    "one that leaves layers out": edit_config(modules_to_save=["(([a-z0-9._]+)+)+X"]),
+    "layers without end": edit_config(layer_replication=[[0, 10**12]]),
+    "another kind": edit_config(peft_type="PROMPT_TUNING", num_virtual_tokens=10**9),
     "no layers": edit_config(target_modules=["../../etc/passwd"]),
     "another base": edit_config(base_model_name_or_path="../../etc"),
     "a list": lambda folder: (folder / "adapter_config.json").write_text("[]"),
@@ -140,6 +146,16 @@ def test_a_hostile_folder_of_adapters_is_an_error_in_a_line_and_runs_nothing(
         load_tiny(cache_dir, adapters=str(tmp_path / "adapters"), is_trained=False)
     assert "\n" not in str(refusal.value) and "adapters" in str(refusal.value)
     assert not Path("MARK").exists()
+
+
+def test_a_pattern_of_layers_as_unsloth_writes_it_is_read(tiny, cache_dir, tmp_path):
+    save_adapters(tiny, tmp_path)
+    edit_config(
+        target_modules=r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|k_proj).*?)|(?:\bmodel\.layers\."
+        r"[\d]{1,}\.(?:self_attn|attention|attn|mlp)\.(?:(?:q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)))"
+    )(tmp_path)
+    loaded = load_tiny(cache_dir, adapters=str(tmp_path))
+    assert same(copy_weights(loaded), copy_weights(tiny))
 
 
 def test_adapters_are_saved_and_loaded_without_a_question_to_the_hub(tiny, cache_dir, tmp_path, monkeypatch):
