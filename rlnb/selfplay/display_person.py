@@ -1,6 +1,7 @@
 """A person plays against the model, with buttons, in a notebook."""
 
 import random
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -8,10 +9,13 @@ from IPython.display import display
 
 from rlnb.display.replay import write_position
 from rlnb.games.text_games import TextGame
-from rlnb.selfplay.display_games import make_frames
+from rlnb.selfplay.display_games import SYMBOLS, grid_rows, make_frames, marked_cell
 from rlnb.selfplay.rollouts import LEARNER, Episode, GameInProgress, GameRules, Player
 
 PERSON = "person"
+CELL = widgets.Layout(width="3rem", height="3rem", margin="2px")
+# Occupied cells are disabled, which would make their marks pale.
+CELL_STYLE = "<style>.rlnb-cell:disabled{opacity:1}</style>"
 
 
 class PlayPanel(widgets.VBox):
@@ -28,7 +32,7 @@ class PlayAgainst:
     answers. The person sees what its seat may see. The model's probabilities are shown after each of its
     moves, but in games with hidden cards only at the end, since they would give its card away.
 
-    buttons: {action: button} of the legal moves, by OpenSpiel's ids.
+    buttons: {action: button} of the legal moves, by OpenSpiel's ids; on a board, the cells that they mark.
     """
 
     def __init__(self, game: TextGame, player: Player, seed: int = 0, *, seat: int = 0) -> None:
@@ -41,7 +45,7 @@ class PlayAgainst:
         self.status, self.view, self.model_moves = widgets.Label(), widgets.HTML(), widgets.HTML()
         self.choices = widgets.Box(layout=widgets.Layout(flex_flow="row wrap"))
         self.buttons: dict[int, widgets.Button] = {}
-        rules = widgets.HTML(escape(game.rules))
+        rules = widgets.HTML(CELL_STYLE + escape(game.rules))
         top = widgets.HBox([widgets.Label("You are"), self.seat_choice, self.new_game])
         self.widget = PlayPanel([rules, top, self.status, self.view, self.choices, self.model_moves])
         self.new_game.on_click(lambda _: self.start())
@@ -83,10 +87,11 @@ class PlayAgainst:
         else:
             self.status.value = "Your move."
             position = self.game.full(state, self.seat)
-        self.view.value = f"<pre style='margin:0'>{escape(position)}</pre>"
         words = {} if playing.is_over else self.game.legal_words(state)
         self.buttons = {action: self._button(action, text) for action, text in words.items()}
-        self.choices.children = list(self.buttons.values())
+        rows = grid_rows(self.game, state)
+        self.view.value = "" if rows else f"<pre style='margin:0'>{escape(position)}</pre>"
+        self.choices.children = [self._board(rows)] if rows else list(self.buttons.values())
         shown = [frame for frame in frames[:-1] if frame.mover == 1 - self.seat]
         if not self.game.has_hidden_information:
             shown = shown[-1:]
@@ -94,6 +99,20 @@ class PlayAgainst:
             shown = []
         moves = "\n".join(write_position(frame).strip() for frame in shown)
         self.model_moves.value = f"<pre>The model's move:\n{escape(moves)}</pre>" if moves else ""
+
+    def _board(self, rows: Sequence[str]) -> widgets.GridBox:
+        """Return a board whose free cells are the buttons of the moves that mark them."""
+        actions = {marked_cell(rows, action): action for action in self.buttons}
+        cells = []
+        for cell, mark in enumerate("".join(rows)):
+            text, _, colour = SYMBOLS[mark]
+            button = self.buttons[actions[cell]] if cell in actions else widgets.Button(disabled=True)
+            button.description, button.layout = text or " ", CELL
+            button.style = {"font_size": "1.5rem", "font_weight": "bold", "text_color": colour or None}
+            button.add_class("rlnb-cell")
+            cells.append(button)
+        layout = widgets.Layout(grid_template_columns=f"repeat({len(rows[0])}, max-content)")
+        return widgets.GridBox(cells, layout=layout)
 
     def _button(self, action: int, text: str) -> widgets.Button:
         button = widgets.Button(description=text, tooltip=text, layout=widgets.Layout(width="auto"))

@@ -125,7 +125,10 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
     panel.buttons[4].click()
     moves = panel.playing.moves
     assert moves[0].action == 4 and len(moves) == 2
-    assert panel.status.value == "Your move." and "X" in panel.view.value and "O" in panel.view.value
+    assert panel.status.value == "Your move."
+    (board,) = panel.choices.children
+    marks = {at: cell.description for at, cell in enumerate(board.children) if cell.disabled}
+    assert marks == {4: "X", moves[1].action: "O"}
     assert sorted(panel.buttons) == panel.playing.state.legal_actions()
     assert panel.model_moves.value.count("%") == 8
     while not panel.playing.is_over:
@@ -143,7 +146,9 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
 
 def test_a_new_game_starts_empty_and_in_the_chosen_seat(player):
     panel = PlayAgainst(compact("connect_four"), player, seed=3)
+    assert panel.choices.children[0].children[35 + 3] is panel.buttons[3]  # a disc falls to the lowest row
     panel.buttons[3].click()
+    assert panel.choices.children[0].children[35 + 3].description == "X"
     assert len(panel.playing.moves) == 2
     panel.new_game.click()
     assert (panel.playing.moves, panel.num_games) == ([], 2)
