@@ -294,31 +294,27 @@ def make_ppo_batch(
     weights = weigh_turns(
         trajectories, weigh=training.weigh, mean_length=float(np.mean(gather_object(lengths)))
     )
-    every_rank = gather_object([(advantages, weights)])
-    all_advantages, all_weights = (np.concatenate(arrays) for arrays in zip(*every_rank, strict=True))
-    normalized = normalize_advantages(advantages, weights, among=(all_advantages, all_weights))
-    batch = make_batch(turns, normalized, targets, weights=weights, device=device)
+    ranks = gather_object([(advantages, weights)])
+    first = sum(len(values) for values, _ in ranks[: PartialState().process_index])
+    everywhere = normalize_advantages(*map(np.concatenate, zip(*ranks, strict=True)))
+    batch = make_batch(turns, everywhere[first : first + len(turns)], targets, weights=weights, device=device)
     return batch, float(advantages.std())
 
 
-def normalize_advantages(
-    advantages: ArrayLike, weights: ArrayLike, *, among: tuple[ArrayLike, ArrayLike] | None = None
-) -> np.ndarray:
+def normalize_advantages(advantages: ArrayLike, weights: ArrayLike) -> np.ndarray:
     """Return advantages minus their weighted mean, over their weighted (population) standard deviation.
 
-    advantages, weights: float (num_turns,), weights >= 0. among: the advantages and weights of all turns of
-    an update, where these are only one rank's; (num_all_turns,) each, in any order. Equal advantages become
-    0; without any weight they are returned unchanged.
+    advantages, weights: float (num_turns,), weights >= 0. Equal advantages become 0; without any weight they
+    are returned unchanged.
         m = sum(w A) / sum(w),   A -> (A - m) / sqrt(sum(w (A - m)^2) / sum(w)).
     """
-    local, local_weights = np.asarray(advantages, dtype=float), np.asarray(weights, dtype=float)
-    everywhere, shares = (np.asarray(array, dtype=float) for array in among or (local, local_weights))
-    total = shares.sum()
+    advantages, weights = np.asarray(advantages, dtype=float), np.asarray(weights, dtype=float)
+    total = weights.sum()
     if not total:
-        return local.copy()
-    mean = (shares * everywhere).sum() / total
-    deviation = np.sqrt((shares * (everywhere - mean) ** 2).sum() / total)
-    return np.asarray((local - mean) / (deviation if deviation > 1e-8 else 1.0))
+        return advantages.copy()
+    mean = (weights * advantages).sum() / total
+    deviation = np.sqrt((weights * (advantages - mean) ** 2).sum() / total)
+    return np.asarray((advantages - mean) / (deviation if deviation > 1e-8 else 1.0))
 
 
 def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: float) -> np.ndarray:

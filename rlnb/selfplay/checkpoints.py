@@ -6,6 +6,7 @@ A checkpoint holds everything that a run needs to continue bit for bit.
 import gc
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ class StepRecorder:
 
     evaluate: called with the step every `evaluation.eval_interval_steps`. describe: returns the step's line
     of train.log. show: called with (step, max_steps) some fifty times. say: called with warnings.
-    games_file: None on ranks other than 0. is_stopping: a signal has come, and its checkpoint is saved.
+    is_stopping: a signal has come, and its checkpoint is saved.
     """
 
     output_dir: str | Path
@@ -87,7 +88,7 @@ class StepRecorder:
     show: Callable[[int, int], None] | None
     say: Callable[[str], None]
     stop: StopSignal
-    games_file: IO[bytes] | None
+    games_file: IO[bytes]
     health: Health = field(default_factory=Health)
     timer: SaveTimer = field(default_factory=SaveTimer)
     is_stopping: bool = False
@@ -104,11 +105,10 @@ class StepRecorder:
         """Record an update's games and metrics, and save where a checkpoint is due. notes: lines to say."""
         training, evaluation, step = self.params.training, self.params.evaluation, state.step
         values = {**metrics, "play/num_games": float(state.num_games)}
-        if self.games_file:
-            records = [{"step": step, **game.as_record()} for game in games]
-            lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
-            self.games_file.write("".join(lines).encode())
-            self.games_file.flush()
+        records = [{"step": step, **game.as_record()} for game in games]
+        lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
+        self.games_file.write("".join(lines).encode())
+        self.games_file.flush()
         is_last = step == training.max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)
         is_evaluated = evaluation.is_due(step) and not is_last and not self.is_stopping
@@ -165,20 +165,17 @@ def record_steps(
             yield recorder
 
 
-@contextmanager
-def open_games_file(output_dir: str | Path, *, after: int) -> Iterator[IO[bytes] | None]:
-    """Open games.jsonl, which has a line for every game of a run, at its end; None on ranks other than 0.
+def open_games_file(output_dir: str | Path, *, after: int) -> IO[bytes]:
+    """Open games.jsonl, which has a line for every game of a run, at its end; no file on ranks other than 0.
 
     after: the step that a run resumes from; later games, of an attempt that was killed, are dropped.
     """
-    if rank() != 0:
-        yield None
-        return
     path = Path(output_dir) / GAMES_FILE
+    if rank() != 0:
+        return open(os.devnull, "ab")
     path.parent.mkdir(parents=True, exist_ok=True)
     cut_rows(path, after=after)
-    with path.open("ab") as file:
-        yield file
+    return path.open("ab")
 
 
 def play_metrics(games: Sequence[FinishedGame]) -> dict[str, float]:
