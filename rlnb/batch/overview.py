@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlnb.errors import ParamsError
-from rlnb.run.directory import POINTS_FILE, Status, read_status
+from rlnb.run.directory import POINT_NAME, POINTS_FILE, Status, read_status
 from rlnb.run.records import read_last_step
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
@@ -79,7 +80,7 @@ def find_runs(folder: Path) -> Iterator[FoundRun]:
         directory = Path(path)
         submitted = _read_json(directory / JOB_FILE)
         job, tasks = str(submitted.get("job", "")), submitted.get("points") or []
-        points = [point["name"] for point in _read_json(directory / POINTS_FILE).get("points", [])]
+        points = _read_points(directory / POINTS_FILE)
         for index, name in enumerate(points):
             point_job = f"{job}_{index}" if index in tasks else ""
             yield FoundRun(directory / name, is_point=True, job=point_job)
@@ -89,6 +90,15 @@ def find_runs(folder: Path) -> Iterator[FoundRun]:
         if is_run:  # A job alone may have been given a folder of runs.
             names.clear()
         names[:] = sorted(name for name in names if name not in points and not name.startswith("."))
+
+
+def _read_points(path: Path) -> list[str]:
+    """Return the names of a sweep's points, [] where one is none: it would lead out of the sweep's folder."""
+    try:
+        names = [str(point["name"]) for point in _read_json(path).get("points", [])]
+    except (LookupError, TypeError):
+        return []
+    return names if all(re.fullmatch(POINT_NAME, name) for name in names) else []
 
 
 def _read_json(path: Path) -> dict[str, Any]:

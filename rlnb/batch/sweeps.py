@@ -24,7 +24,7 @@ from rlnb.params import load_dotenv, load_params, parse_set
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
-from rlnb.run.directory import POINTS_FILE, write_text
+from rlnb.run.directory import POINT_NAME, POINTS_FILE, write_text
 from rlnb.run.headless import is_finished, make_directory, read_parameter_names
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
@@ -37,7 +37,7 @@ Values = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
 class Point(BaseModel, frozen=True):
     """One run of a sweep. name: its directory."""
 
-    name: str = Field(pattern=r"^[\w=+][\w.=+-]*$")
+    name: str = Field(pattern=POINT_NAME)
     overrides: Values
 
     def assignments(self) -> list[str]:

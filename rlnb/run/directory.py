@@ -42,6 +42,7 @@ from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 PROGRESS = "rlnb/progress"  # in a display's metadata: {"label", "done", "total"}, for the terminal
 POINTS_FILE = "points.json"  # in the folder of a sweep, whose points have directories of their own
+POINT_NAME = r"^[\w=+][\w.=+-]*$"  # of a point of a sweep, and so of a folder in that of the sweep
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 # How an attempt ended: a cell raised, a signal stopped it (run again to go on), the kernel or the run died.
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMPTED, "killed": EXIT_KILLED}

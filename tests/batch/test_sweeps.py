@@ -11,6 +11,7 @@ from notebook_files import write_notebook
 from waiting import wait_for
 
 from rlnb import cli
+from rlnb.batch.overview import find_runs
 from rlnb.batch.sweeps import load_points, prepare_sweep, read_sweep
 from rlnb.batch.sweeps import write_sweep as write_points
 from rlnb.errors import ParamsError
@@ -180,6 +181,7 @@ def test_no_point_runs_outside_of_its_sweeps_folder(capsys, name):
     points.write_text(points.read_text().replace('"seed=1"', json.dumps(name)))
     assert cli.main(["sweep", "--point", "0", str(points.parent)]) == 2
     assert capsys.readouterr().err.startswith(f"rlnb: {points}: is damaged")
+    assert not any(run.is_point for run in find_runs(points.parent))
 
 
 def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
