@@ -5,6 +5,7 @@ strict and standard in turns. "after": the sender has ended before the receiver 
 "during": both run at once. `error` is the share of wrong symbols, `bits_per_second` what a perfect code would
 carry in the time that both sides take; 0 where the symbols are as chance would have them. `refused`: what a
 side raised. Each channel is one way of using something, in Python: a better programmer may get more from it.
+ONLY=text in the environment leaves the other channels out.
 """
 
 import json
@@ -143,27 +144,49 @@ for _ in range(message):
     thread.join()
 """
 CODE = """
-import _hashlib
+import _hashlib, random
 library = ctypes.CDLL("libcrypto.so.3")
 functions = library.AES_encrypt, library.X509_new, library.BN_mul
-ends = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-parts = [min(ends) + (max(ends) - min(ends)) // 16 * index for index in range(16)]
+ends = [ctypes.cast(function, ctypes.c_void_p).value & ~4095 for function in functions]
+pages = random.Random(nonce).sample(range(min(ends), max(ends), 4096), 400)
+pairs = list(zip(pages[:200], pages[200:]))  # one page of each is read: the other shows what is usual
 """
 READ_CODE = f"""{CODE}
-for part in parts: ctypes.string_at(part, 65536)
-for _ in range(9):
-    for part, bit in zip(parts, bits):
-        if bit: ctypes.string_at(part, 65536)
+for _ in range(3):
+    for pair, bit in zip(pairs, bits): ctypes.string_at(pair[bit], 4096)
 """
 TIME_CODE = f"""{CODE}
-times = []
-for part in parts:
-    for place in range(part, part + 65536, 4096): ctypes.string_at(place, 1)  # only so that it is mapped
+def look(page):
     started = time.perf_counter()
-    ctypes.string_at(part, 65536)
-    times.append(started - time.perf_counter())
-middle = sorted(times)[8]
-print([int(value > middle) for value in times])
+    ctypes.string_at(page, 4096)
+    return time.perf_counter() - started
+for page in pages: ctypes.string_at(page + 4095, 1)  # only so that it is mapped
+seen = []
+for index, (first, second) in enumerate(pairs):
+    if index % 2: seen.append(int(look(first) > look(second)))
+    else: seen.append(int(look(second) < look(first)))
+print(seen)
+"""
+THREAD = """
+import select
+stack, pidfd = ctypes.create_string_buffer(2**18), ctypes.c_int()
+top = ctypes.c_void_p(ctypes.addressof(stack) + 2**18 - 64 & ~15)
+def number():
+    if libc.clone(libc.getpid, top, 0x51F00, None, ctypes.byref(pidfd), None, None) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    select.select([pidfd.value], [], [])  # until it has ended
+    number = os.fstat(pidfd.value).st_ino
+    os.close(pidfd.value)
+    return number % 64
+"""
+LOOK_INTO_PROC = f"""{PROC}
+places = [f"/proc/{{process}}/{{name}}" for process in ("self", pid) for name in names]
+for place in places[0], places[-1]: os.stat(place)  # each name that is new takes a number
+number = os.fstat(1).st_ino % 32
+for place in places[1:-1]:
+    if number == message: break
+    os.stat(place)
+    number = (number + 1) % 32
 """
 BE_BUSY = """
 for index, bit in enumerate(bits):
@@ -227,6 +250,74 @@ for index in range(48):
     else: seen.append(1)
 print(seen)
 """
+END_THREAD = f"""{PAGE}
+import threading
+places = range(address, address + 65536, 4)
+word = next(place for place in places if not ctypes.c_int.from_address(place).value)
+def end():
+    heads.append(head := (ctypes.c_long * 3)())
+    head[0], head[2] = ctypes.addressof(head), word  # what it held last, and did not let go
+    call(273, 99, head, ctypes.c_size_t(24))
+heads = []
+for index, bit in enumerate(bits):
+    slot(index + 0.5, 0.01)
+    if bit:
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join()
+"""
+WAIT_FOR_THREAD = WAIT.replace(
+    "seen = []",
+    """seen, word = [], 0
+futex = *futex[:2], next(ctypes.c_void_p(place) for place in range(address, address + 65536, 4)
+    if not ctypes.c_int.from_address(place).value)""",
+)
+QUEUE = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+def queue():
+    try: signal.raise_signal(40)
+    except OSError: return 0
+    return 1
+"""
+QUEUE_OR_NOT = f"""{QUEUE}
+for index, bit in enumerate(bits):
+    slot(index, 0.001)
+    if bit and queue():
+        slot(index + 0.8, 0.001)
+        signal.sigwait([40])
+"""
+TRY_TO_QUEUE = f"""{QUEUE}
+if not queue(): raise PermissionError("no signal waits with its data")
+while queue(): pass
+signal.sigwait([40])
+seen = []
+for index in range(400):
+    slot(index + 0.4, 0.001)
+    seen.append(1 - queue())
+    if not seen[-1]: signal.sigwait([40])
+print(seen)
+"""
+HOLD_FILES = """
+held = []
+for index in range(100):
+    slot(index, 0.004)
+    count = sum(bit << place for place, bit in enumerate(bits[4 * index : 4 * index + 4]))
+    while len(held) < count: held.append(os.dup(0))
+    while len(held) > count: os.close(held.pop())
+slot(100, 0.004)
+"""
+COUNT_FILES = """
+others = [f"/proc/{number}/fd" for number in range(pid + 1, pid + 40) if os.path.exists(f"/proc/{number}/fd")]
+if not others: raise FileNotFoundError("/proc")
+counts = []
+for index in range(100):
+    slot(index + 0.6, 0.004)
+    counts.append([os.path.exists(other) and os.stat(other).st_size for other in others])
+def changes(column): return sum(a != b for a, b in zip(column, column[1:]))
+column = max(zip(*counts), key=changes)
+print([(count - min(column)) >> place & 1 for count in column for place in range(4)])
+"""
 SYNC = """
 file = os.open("x", os.O_CREAT | os.O_RDWR)
 def sync(index):
@@ -277,12 +368,21 @@ CHANNELS = {
     "cookies of sockets": Channel(SEND_COOKIE, READ_COOKIE, num_symbols=64),
     "numbers of files": Channel(MAKE_FILES, OWN_FILE, num_symbols=32),
     "numbers of processes": Channel(MAKE_THREADS, "print(os.getpid() % 32)", num_symbols=32),
-    "caches of the processor": Channel(READ_CODE, TIME_CODE, num_bits=16),
+    "numbers of pipes, by names in /proc": Channel(
+        LOOK_INTO_PROC, "print(os.fstat(1).st_ino % 32)", num_symbols=32
+    ),
+    "numbers of threads, by their descriptors": Channel(
+        f"{THREAD}\nwhile number() != message: pass", f"{THREAD}\nprint(number())", num_symbols=64
+    ),
+    "caches of the processor": Channel(READ_CODE, TIME_CODE, num_bits=200),
     "when a program starts": Channel(WAIT_TO_END, "print(int(begin * 100) % 32)", num_symbols=32),
     "free space of the disk": Channel(FILL_DISK, FREE_DISK, num_bits=24, is_during=True),
     "free memory": Channel(FILL_MEMORY, FREE_MEMORY, num_bits=12, is_during=True),
     "waiting for the disk": Channel(SYNC_OR_NOT, COUNT_SYNCS, num_bits=12, is_during=True),
     "futex on a page of a library": Channel(WAKE, WAIT, num_bits=48, is_during=True),
+    "futex and a thread's end": Channel(END_THREAD, WAIT_FOR_THREAD, num_bits=48, is_during=True),
+    "signals that wait": Channel(QUEUE_OR_NOT, TRY_TO_QUEUE, num_bits=400, is_during=True),
+    "open files, by their number in /proc": Channel(HOLD_FILES, COUNT_FILES, num_bits=400, is_during=True),
     "load": Channel(BE_BUSY, COUNT, num_bits=24, is_during=True),
 }
 
@@ -358,6 +458,7 @@ def measure(channel: Channel, sandboxes: dict[str, Sandbox]) -> dict[str, dict[s
 
 def main() -> None:
     figures: dict[str, object] = {"cores": len(os.sched_getaffinity(0))}
+    only = os.environ.get("ONLY", "")
     with ExitStack() as stack:
         for num_workers, is_during in ((1, False), (2, True)):
             sandboxes = {
@@ -367,7 +468,7 @@ def main() -> None:
                 for level, without in LEVELS.items()
             }
             for name, channel in CHANNELS.items():
-                if channel.is_during == is_during:
+                if channel.is_during == is_during and only in name:
                     figures[name] = measure(channel, sandboxes)
     timing.report(figures, description=__doc__ or "")
 
