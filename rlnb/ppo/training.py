@@ -49,7 +49,7 @@ from rlnb.run.health import check_alarms
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import Batch, Learner, Logprobs, kl_terms, make_batch, ratio_figures
-from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
+from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
@@ -228,11 +228,8 @@ def train_ppo(
         log_line(output_dir, line)
         say(line)
 
-    recording = record_steps(
-        output_dir, params, learner, tracker, after=state.step, evaluate=evaluate, describe=describe_step,
-        show=show, say=log_and_say,
-    )  # fmt: skip
-    with recording as recorder:
+    recorder = StepRecorder(output_dir, params, learner, tracker, evaluate, describe_step, show, log_and_say)
+    with recorder.going_on(after=state.step):
         while state.step < max_steps and not recorder.is_stopping:
             # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
             started = time.perf_counter()

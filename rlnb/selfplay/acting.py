@@ -215,13 +215,8 @@ class TokenTrie:
 
     @classmethod
     def build(cls, answers: Sequence[Sequence[int]], *, end: int) -> "TokenTrie":
-        """Return the trie of answers as token ids; `end` is appended to prefixes of other answers.
-
-        Raises ValueError where two answers are equal, one is empty, or one holds `end`.
-        """
+        """Return the trie of different answers as token ids; `end` is appended to prefixes of others."""
         sequences = [tuple(answer) for answer in answers]
-        if len(set(sequences)) < len(sequences) or any(not tokens or end in tokens for tokens in sequences):
-            raise ValueError("two answers have the same tokens, or one has none or the end token")
         prefixes = {sequence[:count] for sequence in sequences for count in range(len(sequence))}
         ended = [(*sequence, end) if sequence in prefixes else sequence for sequence in sequences]
         following: dict[tuple[int, ...], set[int]] = {}

@@ -6,13 +6,12 @@ A checkpoint holds everything that a run needs to continue bit for bit.
 import gc
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -85,14 +84,42 @@ class StepRecorder:
     tracker: Tracker
     evaluate: Callable[[int], Mapping[str, float]]
     describe: Callable[[int, Mapping[str, float]], str]
-    show: Callable[[int, int], None] | None
-    say: Callable[[str], None]
-    stop: StopSignal
-    games_file: IO[bytes]
+    show: Callable[[int, int], None] | None = None
+    say: Callable[[str], None] = print
+    stop: StopSignal = field(default_factory=StopSignal)
     health: Health = field(default_factory=Health)
     timer: SaveTimer = field(default_factory=SaveTimer)
     is_stopping: bool = False
     is_save_due: bool = False
+
+    @contextmanager
+    def going_on(self, *, after: int) -> Iterator[None]:
+        """Record a run that goes on after a step; later games, of an attempt that was killed, are dropped.
+
+        An evaluation of that step that a signal skipped or cut short is made up first. Raises Preempted if a
+        signal has stopped the run, and OutOfMemory with what to lower.
+        """
+        adapt_threads()
+        gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
+        self.games_file.parent.mkdir(parents=True, exist_ok=True)
+        if rank() == 0:
+            cut_rows(self.games_file, after=after)
+        with self.stop:
+            if 0 < after < self.params.training.max_steps and self.params.evaluation.is_due(after):
+                self.measure(after)
+            with memory_advice(self.params, doing="training"):
+                yield
+
+    @property
+    def games_file(self) -> Path:
+        """A line for every game of the run, as `FinishedGame.as_record`."""
+        return Path(self.output_dir) / GAMES_FILE
+
+    def measure(self, step: int) -> Mapping[str, float]:
+        evaluate = memory_advice(self.params)(self.evaluate)
+        values = evaluate_step(step, evaluate, self.tracker, self.stop)
+        self.is_stopping = self.stop.after_step()
+        return values
 
     def end_step(
         self,
@@ -105,10 +132,11 @@ class StepRecorder:
         """Record an update's games and metrics, and save where a checkpoint is due. notes: lines to say."""
         training, evaluation, step = self.params.training, self.params.evaluation, state.step
         values = {**metrics, "play/num_games": float(state.num_games)}
-        records = [{"step": step, **game.as_record()} for game in games]
-        lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
-        self.games_file.write("".join(lines).encode())
-        self.games_file.flush()
+        if rank() == 0:
+            records = [{"step": step, **game.as_record()} for game in games]
+            lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
+            with self.games_file.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
         is_last = step == training.max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)
         is_evaluated = evaluation.is_due(step) and not is_last and not self.is_stopping
@@ -120,8 +148,7 @@ class StepRecorder:
             self.is_save_due = False
             self.timer.restart()
         if is_evaluated:
-            values |= evaluate_step(step, self.evaluate, self.tracker, self.stop)
-            self.is_stopping = self.stop.after_step()
+            values |= self.measure(step)
             if self.is_stopping and state.alarms:
                 save_checkpoint(self.output_dir, self.learner, state, self.params)
         log_line(self.output_dir, self.describe(step, values))
@@ -131,51 +158,6 @@ class StepRecorder:
         if self.show and (is_last or step % max(1, training.max_steps // 50) == 0):
             self.show(step, training.max_steps)
         adapt_threads()
-
-
-@contextmanager
-def record_steps(
-    output_dir: str | Path,
-    params: GameRunParams,
-    learner: Learner,
-    tracker: Tracker,
-    *,
-    after: int,
-    evaluate: Callable[[int], Mapping[str, float]],
-    describe: Callable[[int, Mapping[str, float]], str],
-    show: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] = print,
-) -> Iterator[StepRecorder]:
-    """Yield the recorder of a run that goes on after a step.
-
-    An evaluation of that step that a signal skipped or cut short is made up first. The rest is as in
-    `StepRecorder`. Raises Preempted if a signal has stopped the run, and OutOfMemory with what to lower.
-    """
-    adapt_threads()
-    gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
-    evaluate = memory_advice(params)(evaluate)
-    with StopSignal() as stop, open_games_file(output_dir, after=after) as games_file:
-        recorder = StepRecorder(
-            output_dir, params, learner, tracker, evaluate, describe, show, say, stop, games_file
-        )
-        if 0 < after < params.training.max_steps and params.evaluation.is_due(after):
-            evaluate_step(after, evaluate, tracker, stop)
-            recorder.is_stopping = stop.after_step()
-        with memory_advice(params, doing="training"):
-            yield recorder
-
-
-def open_games_file(output_dir: str | Path, *, after: int) -> IO[bytes]:
-    """Open games.jsonl, which has a line for every game of a run, at its end; no file on ranks other than 0.
-
-    after: the step that a run resumes from; later games, of an attempt that was killed, are dropped.
-    """
-    path = Path(output_dir) / GAMES_FILE
-    if rank() != 0:
-        return open(os.devnull, "ab")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cut_rows(path, after=after)
-    return path.open("ab")
 
 
 def play_metrics(games: Sequence[FinishedGame]) -> dict[str, float]:

@@ -41,15 +41,6 @@ class SpiralSelfPlayParams(play.GameRunParams):
     def games_per_opening(self) -> int:
         return GAMES_PER_GROUP if self.advantage.kind == "group" else 1
 
-    def conflicts(self) -> Iterator[Conflict]:
-        yield from super().conflicts()
-        if self.training.games_per_step % self.games_per_opening:
-            yield Conflict(
-                "training.games_per_step",
-                f"cannot be played in groups of {GAMES_PER_GROUP}, as advantage.kind = 'group' asks; "
-                f"write a multiple of {GAMES_PER_GROUP}",
-            )
-
     def game_names(self) -> list[str]:
         return [self.game.name]
 

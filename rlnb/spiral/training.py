@@ -27,7 +27,7 @@ from rlnb.run.health import check_alarms
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
 from rlnb.selfplay.batch import Batch, Learner, Logprobs, kl_terms, make_batch, ratio_figures
-from rlnb.selfplay.checkpoints import RunState, mean_over_ranks, play_metrics, record_steps
+from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
@@ -154,11 +154,9 @@ def train(
     params, training = self_play.params, self_play.params.training
     estimator = estimator or ESTIMATORS[params.advantage.kind]
     device = learner.actor.policy.device
-    recording = record_steps(
-        output_dir, params, learner, tracker, after=state.step, evaluate=evaluate, show=show,
-        describe=partial(describe_step, max_steps=training.max_steps),
-    )  # fmt: skip
-    with recording as recorder:
+    describe = partial(describe_step, max_steps=training.max_steps)
+    recorder = StepRecorder(output_dir, params, learner, tracker, evaluate, describe, show)
+    with recorder.going_on(after=state.step):
         while state.step < training.max_steps and not recorder.is_stopping:
             # 1. Play. Games advance in lockstep; the learner plays both seats.
             started = time.perf_counter()

@@ -70,7 +70,6 @@ CONTRADICTIONS = {
         "board.kinds=[4x5/2048]": "board.kinds",
     },
     "spiral_self_play": {
-        "advantage.kind=group training.games_per_step=12": "training.games_per_step",
         "advantage.kind=gae_plies": "advantage.kind",
         "model.lora_rank=0 model.load_in_4bit=true": "model.lora_rank",
         "model.lora_rank=0 model.dtype=float16": "model.dtype",

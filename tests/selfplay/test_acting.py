@@ -229,12 +229,6 @@ def test_every_answer_can_be_written_and_nothing_else(sequences):
         assert (prefix in trie.branchings) == (len(tokens) > 1)
 
 
-@pytest.mark.parametrize("sequences", [[(1,), (1,)], [(1,), ()], [(1,), (1, END)], [(END,)]])
-def test_answers_that_cannot_be_told_apart_are_refused(sequences):
-    with pytest.raises(ValueError, match="the same tokens"):
-        TokenTrie.build(sequences, end=END)
-
-
 @settings(max_examples=60, deadline=None)
 @given(legal=st.sets(st.integers(0, 2000), min_size=1, max_size=30))
 def test_a_mask_never_lets_an_illegal_action_through(legal, actor):
