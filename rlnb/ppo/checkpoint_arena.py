@@ -23,7 +23,7 @@ from rlnb.ppo.curriculum import load_curriculum, score_stages
 from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import save_results
-from rlnb.selfplay.arena import SEATS, WAYS, Match, describe_answers, make_arena, select_matches
+from rlnb.selfplay.arena import SEATS, WAYS, Arena, Match, describe_answers, select_matches
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
 from rlnb.selfplay.params import GameRunParams
@@ -48,7 +48,7 @@ def evaluate_checkpoint(
     games = [run.game.load_game(name) for name in run.game_names()]
     pairings = [(game, playable_opponents(game, opponents) or ("random",)) for game in games]
     folder = Path(out) if out else new_folder(checkpoint)
-    arena = make_arena(
+    arena = Arena(
         load_policy(run.model, seed=run.seed), GameRules(invalid=run.game.invalid), pairings,
         acting=run.game, training=run.training, seed=run.seed, has_value=False,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from rlnb.run.checkpoints import saved_recipe
 from rlnb.run.directory import say
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.selfplay.acting import make_encoder
-from rlnb.selfplay.arena import Arena, make_arena
+from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.checkpoints import restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
@@ -106,7 +106,7 @@ def make_ppo_run(
         stage_opponents = [opponent for other, opponent in pairings if other.name == game.name]
         playable = playable_opponents(game, params.evaluation.opponents)
         opponents.append((game, tuple(dict.fromkeys([*playable, *stage_opponents]))))
-    arena = make_arena(
+    arena = Arena(
         policy, rules, opponents, acting=acting, training=training, seed=params.seed, has_value=True,
         exact=params.evaluation.exact, names_games=True,
     )  # fmt: skip

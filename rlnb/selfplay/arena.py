@@ -7,7 +7,7 @@ training, so that games of two evaluations, or of two policies, pair.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
 from rlnb.run.health import CUT_MOVES, INVALID_MOVES, MAX_CUT_SHARE, MAX_INVALID_SHARE
-from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, Encoder, make_encoder, make_player
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, make_encoder, make_player
 from rlnb.selfplay.params import ActingParams, UpdateParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
@@ -106,28 +106,35 @@ class ArenaEvaluation:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Arena:
     """A policy with the games and opponents by which it is measured; it answers as in training.
 
-    opponents: each game with the names of its opponents. exact: whether to measure without sampling where the
-    game allows it. names_games: whether metrics begin with the name of the game.
+    opponents: each game with the names of its opponents. has_value: whether its actor has a value head.
+    exact: whether to measure without sampling where the game allows it. names_games: whether metrics begin
+    with the name of the game. Raises PolicyUnavailable for a model whose logits cannot be read.
     """
 
-    actor: ActorCritic
-    encoder: Encoder
+    policy: Policy
     rules: GameRules
-    opponents: tuple[tuple[TextGame, tuple[str, ...]], ...]
-    params: ActingParams
+    opponents: Sequence[tuple[TextGame, tuple[str, ...]]]
+    _: KW_ONLY
+    acting: ActingParams
     training: UpdateParams
     seed: int
+    has_value: bool
     exact: bool = True
     names_games: bool = False
+
+    def __post_init__(self) -> None:
+        self.actor = ActorCritic(self.policy, has_value=self.has_value)
+        self.actor.check_logits()
+        self.encoder = make_encoder(self.acting, self.policy.chat)
 
     def constrained(self) -> ConstrainedPlayer:
         """Return a player with the policy's present weights that samples among the legal moves."""
         return ConstrainedPlayer(
-            self.actor, self.encoder, self.params.temperature,
+            self.actor, self.encoder, self.acting.temperature,
             max_tokens_per_pass=self.training.tokens_per_pass,
         )  # fmt: skip
 
@@ -139,7 +146,7 @@ class Arena:
 
     def using(self, snapshot: WeightSnapshot | None) -> AbstractContextManager[None]:
         """Return a context in which the policy has these weights; None for its present ones."""
-        return snapshot.applied_to(self.actor.policy) if snapshot else nullcontext()
+        return snapshot.applied_to(self.policy) if snapshot else nullcontext()
 
     def play_matches(
         self,
@@ -164,7 +171,7 @@ class Arena:
         for num_done, (way, weights, game, name, opponent) in enumerate(pairs, start=1):
             episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
             with self.using(snapshots[weights]):
-                acting = self.params.model_copy(update={"acting": way.acting})
+                acting = self.acting.model_copy(update={"acting": way.acting})
                 learner = make_player(self.actor, self.encoder, acting, self.training, greedy=way.greedy)
                 games = play_games(episodes, {LEARNER: learner, name: opponent}, rules=self.rules)
             rows += summarise_matches(games, game, way=way, weights=weights)
@@ -186,14 +193,14 @@ class Arena:
         present weights play in the other ways too: free answers show what a model does that is not held to
         legal moves.
         """
-        trained_way = Way(self.params.acting)
+        trained_way = Way(self.acting.acting)
         plan = [(trained_way, "last"), (trained_way, "average")]
         plan += [(way, "last") for way in WAYS if in_every_way and way != trained_way]
         snapshots = {"last": None, "average": average}
         rows = self.play_matches(plan, snapshots, num_games=num_games, progress=progress)
         exact, metrics = self.measure_exactly(average)
         for game, _ in self.opponents:
-            trained_rows = select_matches(rows, game=game.name, acting=self.params.acting, greedy=False)
+            trained_rows = select_matches(rows, game=game.name, acting=self.acting.acting, greedy=False)
             for name, value in match_metrics(trained_rows).items():
                 metrics[f"{game.name}/{name}" if self.names_games else name] = value
         return ArenaEvaluation(tuple(rows), exact, metrics)
@@ -216,7 +223,7 @@ class Arena:
             Path(value_of(params, "output_dir"), f"arena_{label}.json"),
             lambda: self.measure(average, num_games=num_games, in_every_way=in_every_way, progress=progress),
             kind=ArenaEvaluation,
-            policy=self.actor.policy,
+            policy=self.policy,
             snapshots=[average],
             params=params,
             settings={
@@ -226,7 +233,7 @@ class Arena:
                 "num_games": num_games,
                 "in_every_way": in_every_way,
             },
-            warn=lambda played: describe_answers(select_matches(played.rows, acting=self.params.acting)),
+            warn=lambda played: describe_answers(select_matches(played.rows, acting=self.acting.acting)),
         )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
@@ -241,25 +248,6 @@ class Arena:
                 start = f"{game.name}/" if self.names_games else ""
                 metrics |= {f"{start}exact/{infix}{name}": value for name, value in values.items()}
         return exact, metrics
-
-
-def make_arena(
-    policy: Policy,
-    rules: GameRules,
-    opponents: Sequence[tuple[TextGame, tuple[str, ...]]],
-    *,
-    acting: ActingParams,
-    training: UpdateParams,
-    seed: int,
-    has_value: bool,
-    exact: bool = True,
-    names_games: bool = False,
-) -> Arena:
-    """Return the arena of a policy. Raises PolicyUnavailable for a model whose logits cannot be read."""
-    actor = ActorCritic(policy, has_value=has_value)
-    actor.check_logits()
-    encoder = make_encoder(acting, policy.chat)
-    return Arena(actor, encoder, rules, tuple(opponents), acting, training, seed, exact, names_games)
 
 
 def summarise_matches(

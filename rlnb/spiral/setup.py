@@ -6,7 +6,7 @@ from pathlib import Path
 from rlnb.games.text_games import TextGame
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import checkpoint_to_resume
-from rlnb.selfplay.arena import Arena, make_arena
+from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.checkpoints import restore
 from rlnb.selfplay.rollouts import GameRules, RewardFunction
@@ -29,7 +29,7 @@ def make_self_play_run(
 ) -> SelfPlayRun:
     """Return the parts of a run that starts from the policy's weights. reward: as in `GameRules`."""
     rules = GameRules(reward=reward, invalid=params.game.invalid)
-    arena = make_arena(
+    arena = Arena(
         policy, rules, [(game, params.evaluation.opponents)], acting=params.game, training=params.training,
         seed=params.seed, has_value=params.advantage.has_value, exact=params.evaluation.exact,
     )  # fmt: skip
