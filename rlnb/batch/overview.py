@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlnb.errors import ParamsError
-from rlnb.run.directory import POINT_NAME, POINTS_FILE, Status, read_status
-from rlnb.run.records import read_last_step
+from rlnb.run.directory import POINT_NAME, POINTS_FILE, Status, read_last_step, read_status
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}

@@ -7,6 +7,7 @@ status.json      the state of the latest attempt; written by rename
 status.rank1.json, attempt-01.rank1.ipynb, attempt-01.rank1.log: the same of rank 1, and what it printed
 attempt-01.ipynb the executed notebook, one per attempt; the notebook itself writes the other files
 train.log        lines about training: each step, warnings
+metrics.jsonl    rows with a step, a line of JSON each; so is games.jsonl of self-play
 """
 
 import dataclasses
@@ -25,10 +26,12 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -50,6 +53,8 @@ HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
 MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended; SLURM may have preempted and killed some
+DAMAGED_SUFFIX = ".damaged"
+TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
 SOCKET_PATH_BYTES = 107  # at most, on Linux
 
 
@@ -404,3 +409,63 @@ def write_status(directory: Path, status: Status) -> None:
 def now() -> str:
     """Return the time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+class DamagedRows(UserWarning):
+    """A file of rows has lines that hold none: a crash of a machine leaves zeros, a full disk half a line."""
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, none if it is missing; warn once of lines that are damaged."""
+    rows = [parse_row(line) for line in _read_lines(path)]
+    if num_damaged := rows.count(None):
+        warnings.warn(f"{path}: left out {_count(num_damaged)}", DamagedRows, stacklevel=3)
+    return [row for row in rows if row is not None]
+
+
+def read_last_step(directory: Path) -> int | None:
+    """Return the step of the last row of a run's metrics.jsonl that is whole, None without one."""
+    path = directory / "metrics.jsonl"
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        rows = map(parse_row, reversed(file.read().splitlines()))
+        return next((row["step"] for row in rows if row is not None), None)
+
+
+def cut_rows(path: Path, *, after: int) -> None:
+    """Drop the rows of steps after one, and move damaged lines to a file of their own, with a warning.
+
+    A last line without an end is dropped: it is of a later step, since a step's rows are written before its
+    checkpoint.
+    """
+    rows = [(line, parse_row(line)) for line in _read_lines(path)]
+    if damaged := [line for line, row in rows if row is None]:
+        aside = path.with_name(path.name + DAMAGED_SUFFIX)
+        with aside.open("ab") as file:
+            file.writelines(damaged)
+        say(path.parent, f"warning: {path}: moved {_count(len(damaged))} to {aside}")
+    kept = b"".join(line for line, row in rows if row is not None and row["step"] <= after)
+    if path.exists() and path.stat().st_size > len(kept):
+        write_bytes(path, kept)
+
+
+def _read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that have an end."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [line + b"\n" for line in lines]
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line, None for a damaged one."""
+    try:
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    has_step = isinstance(row, dict) and type(row.get("step")) is int
+    return row if has_step else None
+
+
+def _count(num_lines: int) -> str:
+    return f"{num_lines} damaged line{'s' if num_lines > 1 else ''}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
-from rlnb.run.records import cut_rows, read_rows
+from rlnb.run.directory import cut_rows, read_rows
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -26,10 +26,9 @@ from rlnb.params import dump_yaml
 from rlnb.policy.adapters import WeightSnapshot, save_trained
 from rlnb.policy.builtin import written_whole
 from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
-from rlnb.run.directory import log_line, write_text
+from rlnb.run.directory import cut_rows, log_line, write_text
 from rlnb.run.disk import sync
 from rlnb.run.health import Health, find_alarms, memory_advice
-from rlnb.run.records import cut_rows
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 from rlnb.selfplay.batch import Learner

@@ -12,7 +12,7 @@ import pytest
 from waiting import wait_for
 
 from rlnb.run import directory as runs
-from rlnb.run.records import read_last_step
+from rlnb.run.directory import read_last_step
 
 
 @pytest.fixture(autouse=True)

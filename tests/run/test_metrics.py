@@ -8,7 +8,7 @@ import pytest
 import wandb
 from wandb_files import read_wandb_file
 
-from rlnb.run.records import DamagedRows
+from rlnb.run.directory import DamagedRows
 from rlnb.run.tracking import Tracker, open_tracker, read_metrics
 
 

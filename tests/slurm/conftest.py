@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlnb.run.directory import Status, read_status
-from rlnb.run.records import read_last_step
+from rlnb.run.directory import Status, read_last_step, read_status
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")
