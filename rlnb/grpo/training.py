@@ -34,7 +34,7 @@ from rlnb.run.health import AnswerEnd, Health, memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker
 
-# Compared once more when the trainer has been made.
+# Shown before training, and compared once more when the trainer has been made.
 SETTINGS_OF_LEARNING = (
     "loss_type", "beta", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions",
     "learning_rate", "temperature", "num_generations", "per_device_train_batch_size",
@@ -167,22 +167,6 @@ def make_trainer(
     )
     check_as_asked(trainer.args, settings)
     return trainer
-
-
-def describe_recipe(config: GRPOConfig, *, lora_rank: int) -> dict[str, object]:
-    """Return the numbers that matter most in a run, by name, for the training cell to show."""
-    return {
-        "learning rate": f"{config.learning_rate:g}",
-        "completions of a prompt (group)": config.num_generations,
-        "completions in a forward pass": config.per_device_train_batch_size,
-        "forward passes a step": config.gradient_accumulation_steps,
-        "steps": config.max_steps,
-        "beta (weight of the KL penalty)": f"{config.beta:g}",
-        "temperature": f"{config.temperature:g}",
-        "longest completion (tokens)": config.max_completion_length,
-        "LoRA rank": lora_rank,
-        "loss": config.loss_type,
-    }
 
 
 def num_prompts(config: GRPOConfig) -> int:
