@@ -50,7 +50,7 @@ def check(outputs: list[str]) -> None:
 def by_rlnb(sandbox: Sandbox, count: int) -> list[float]:
     """Latency as a caller sees it: from one result to the next, times the workers."""
     seen = [time.perf_counter()]
-    executions = sandbox.run_many(programs(count), progress=lambda _: seen.append(time.perf_counter()))
+    executions = sandbox.run_many(programs(count), progress=lambda *_: seen.append(time.perf_counter()))
     check([execution.stdout for execution in executions])
     return [sandbox.num_workers * (after - before) for before, after in zip(seen, seen[1:], strict=False)]
 

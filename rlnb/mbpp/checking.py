@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rlnb.mbpp.evalplus import OUTPUT_KIB, REFERENCE_SECONDS
 from rlnb.mbpp.problems import Problem, find_fault, interface
 from rlnb.mbpp.prompts import Question, Template, build_question, read_program
-from rlnb.mbpp.samples import Progress, Sample, WrittenSample, count_up
+from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
 from rlnb.policy import Completion
 from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_oracle, check_tests
@@ -112,7 +112,7 @@ def check_answers(
         lambda job: check_program(*job, sandbox, limits=limits),
         [(answer.problem, answer.program) for answer in answers],
         groups=[answer.problem.task_id for answer in answers],
-        progress=count_up(progress, len(answers)),
+        progress=progress,
     )
     errors = [verdict.error for verdict in verdicts if verdict.status == "sandbox_error"]
     FailureCount().add(len(verdicts), errors)

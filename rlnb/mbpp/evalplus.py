@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictFloat, StrictStr, 
 from rlnb.errors import ParamsError, SandboxUnavailable
 from rlnb.json_records import check_record, read_records
 from rlnb.mbpp.problems import TaskId
-from rlnb.mbpp.samples import Progress, Sample, count_up
+from rlnb.mbpp.samples import Progress, Sample
 from rlnb.sandbox import FailureCount, Sandbox, _codec
 from rlnb.sandbox.executions import Status, describe
 from rlnb.source_code.extraction import parse
@@ -180,8 +180,8 @@ def check_samples(
         return check_plus(problems[task_id], expected[task_id], program, sandbox)
 
     checks = [(sample.task_id, sample.program, sample.passed is not None) for sample in samples]
-    groups, count = [sample.task_id for sample in samples], count_up(progress, len(samples))
-    verdicts = sandbox.map(check, checks, groups=groups, progress=count)
+    groups = [sample.task_id for sample in samples]
+    verdicts = sandbox.map(check, checks, groups=groups, progress=progress)
     errors = [verdict.error for verdict in verdicts if verdict and verdict.status == "sandbox_error"]
     FailureCount().add(len(verdicts), errors)
     verdicts = [None if verdict and verdict.status == "sandbox_error" else verdict for verdict in verdicts]

@@ -21,19 +21,6 @@ FORMS = (
 Progress = Callable[[int, int], None]  # called with (done, total)
 
 
-def count_up(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Return a callback for further ones that are done, which tells `progress` how many are."""
-    num_done = 0
-
-    def count(num_more: int) -> None:
-        nonlocal num_done
-        num_done += num_more
-        if progress:
-            progress(num_done, total)
-
-    return count
-
-
 @dataclass(frozen=True)
 class Sample:
     """One checked completion, as results files keep it.

@@ -138,7 +138,7 @@ class Sandbox:
         *,
         groups: Iterable[Hashable] | None = None,
         limits: Limits | None = None,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> list[Execution]:
         """Run programs side by side, in the order of `map`. Returns their executions in the order given.
 
@@ -167,14 +167,14 @@ class Sandbox:
         jobs: Iterable[Job],
         *,
         groups: Iterable[Hashable] | None = None,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> list[T]:
         """Call `run(job)`, which loads programs here, for many jobs side by side; return what it returned.
 
         groups: what each job answers. Jobs run in a random order, equal ones once, and no worker takes two of
         a group in a row while there are others: whatever a program leaves behind is of no use to the next.
-        progress is called in this thread with the number of jobs done since the last call. Raises
-        SandboxUnavailable when the sandbox is closed, or this process may open no further file.
+        progress is called in this thread with (jobs done, all jobs). Raises SandboxUnavailable when the sandbox
+        is closed, or this process may open no further file.
         """
         return self._run_all(lambda job, _: run(job), jobs, groups, progress, lambda: self.num_workers)
 
@@ -183,17 +183,18 @@ class Sandbox:
         run: Callable[[Job, threading.Event], T],
         jobs: Iterable[Job],
         groups: Iterable[Hashable] | None,
-        progress: Callable[[int], object] | None,
+        progress: Callable[[int, int], object] | None,
         num_wanted: Callable[[], int],
     ) -> list[T]:
         self.check_open()
         jobs = list(jobs)
-        counts, results = Counter(jobs), {}
+        counts, results, num_done = Counter(jobs), {}, 0
         with closing(run_all(self._pool, Waiting(jobs, groups), run, self._closed, num_wanted)) as done:
             for job, result in done:
                 results[job] = result
+                num_done += counts[job]
                 if progress is not None:
-                    progress(counts[job])
+                    progress(num_done, len(jobs))
         return [results[job] for job in jobs]
 
     def load(self, program: str, *, limits: Limits | None = None) -> LoadedProgram:

@@ -132,9 +132,11 @@ def test_a_program_holds_no_descriptor_however_many_its_trainer_has():
 def test_progress_is_told_in_this_thread(sandbox):
     told = []
     programs = [f"x = {number}" for number in (1, 2, 3, 4, 4)]
-    sandbox.run_many(programs, progress=lambda number: told.append((number, threading.current_thread())))
-    assert sorted(number for number, _ in told) == [1, 1, 1, 2]  # equal programs run once
-    assert {thread for _, thread in told} == {threading.current_thread()}
+    sandbox.run_many(programs, progress=lambda *done: told.append((*done, threading.current_thread())))
+    counts, totals, threads = zip(*told, strict=True)
+    assert sorted(after - before for before, after in pairwise((0, *counts))) == [1, 1, 1, 2]  # equal ones run once
+    assert set(totals) == {5}
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_threads_share_a_sandbox(sandbox):
