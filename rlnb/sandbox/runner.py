@@ -173,8 +173,8 @@ class Sandbox:
 
         groups: what each job answers. Jobs run in a random order, equal ones once, and no worker takes two of
         a group in a row while there are others: whatever a program leaves behind is of no use to the next.
-        progress is called in this thread with (jobs done, all jobs). Raises SandboxUnavailable when the sandbox
-        is closed, or this process may open no further file.
+        progress is called in this thread with (jobs done, all jobs). Raises SandboxUnavailable when the
+        sandbox is closed, or this process may open no further file.
         """
         return self._run_all(lambda job, _: run(job), jobs, groups, progress, lambda: self.num_workers)
 

@@ -135,7 +135,8 @@ def test_progress_is_told_in_this_thread(sandbox):
     programs = [f"x = {number}" for number in (1, 2, 3, 4, 4)]
     sandbox.run_many(programs, progress=lambda *done: told.append((*done, threading.current_thread())))
     counts, totals, threads = zip(*told, strict=True)
-    assert sorted(after - before for before, after in pairwise((0, *counts))) == [1, 1, 1, 2]  # equal ones run once
+    steps = [after - before for before, after in pairwise((0, *counts))]
+    assert sorted(steps) == [1, 1, 1, 2]  # equal programs run once
     assert set(totals) == {5}
     assert set(threads) == {threading.current_thread()}
 
