@@ -318,6 +318,26 @@ def changes(column): return sum(a != b for a, b in zip(column, column[1:]))
 column = max(zip(*counts), key=changes)
 print([(count - min(column)) >> place & 1 for count in column for place in range(4)])
 """
+KEEP_FILES = """
+held = []
+for index, bit in enumerate(bits):
+    slot(index, 0.005)
+    if bit and not held:
+        held = [str(count) for count in range(8)]
+        for name in held: os.close(os.open(name, os.O_CREAT))
+    while held and not bit: os.remove(held.pop())
+slot(100, 0.005)
+"""
+NUMBERS_OF_FILES = """
+numbers = []
+for index in range(100):
+    slot(index + 0.6, 0.005)
+    file = os.open("x", os.O_CREAT)
+    numbers.append(-os.fstat(file).st_ino)
+    os.close(file)
+    os.remove("x")
+halves(numbers)
+"""
 SYNC = """
 file = os.open("x", os.O_CREAT | os.O_RDWR)
 def sync(index):
@@ -383,6 +403,7 @@ CHANNELS = {
     "futex and a thread's end": Channel(END_THREAD, WAIT_FOR_THREAD, num_bits=48, is_during=True),
     "signals that wait": Channel(QUEUE_OR_NOT, TRY_TO_QUEUE, num_bits=400, is_during=True),
     "open files, by their number in /proc": Channel(HOLD_FILES, COUNT_FILES, num_bits=400, is_during=True),
+    "numbers of files that others keep": Channel(KEEP_FILES, NUMBERS_OF_FILES, num_bits=100, is_during=True),
     "load": Channel(BE_BUSY, COUNT, num_bits=24, is_during=True),
 }
 

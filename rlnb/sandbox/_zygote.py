@@ -223,7 +223,8 @@ def serve(zygote: Zygote) -> None:
         connection = socket.recv_fds(control, 1, 1)[1][0] if job["serves_calls"] else None
         fields, parts = run(zygote, job, connection)
         fcntl.fcntl(0, fcntl.F_SETFL, zygote.null_flags)  # the file is the same for the next program
-        is_usual = zygote.source.size <= USUAL_SOURCE
+        # What stops a program may be its own doing, at once, and shows in this process's memory.
+        is_usual = zygote.source.size <= USUAL_SOURCE and fields[1] != b"stopped"
         is_clean = is_usual and _keeper.end_children(zygote.children) and not has_changed(zygote)
         send(zygote, (*fields, job_count == MAX_JOBS or not is_clean), parts)
         del fields, parts  # the next program would find them in this process's memory

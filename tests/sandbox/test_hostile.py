@@ -163,6 +163,14 @@ def test_a_zygote_is_kept_as_long_as_programs_leave_nothing(standard):
     assert numbers() == before
     standard.run("open('x', 'w').close()")
     assert numbers() != before
+    standard.run("print(1)")
+    before = numbers()
+    with standard.load("def f(): return 5") as program:
+        assert program.call("f").value == 5
+    assert numbers() == before
+    with standard.load("import os\ndef f(): os.write(3, b'x' * 9)") as program:
+        assert program.call("f").status == "runtime_error"
+    assert numbers() != before
 
 
 def test_a_program_that_makes_very_many_folders_is_ended_and_the_next_one_runs():
