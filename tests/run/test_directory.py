@@ -43,11 +43,13 @@ def left_behind(directory: Path, *, silent_seconds: float = 0, **fields: object)
 
 def test_a_run_whose_process_is_gone_or_whose_number_another_has_was_killed(tmp_path):
     assert left_behind(tmp_path).state == "running"
-    # Our parent is alive, but is not this process.
-    assert left_behind(tmp_path, pid=os.getppid()).state == "killed"
-    assert left_behind(tmp_path, pid=os.getppid(), process="").state == "running"  # of an older version
-    process = subprocess.Popen([sys.executable, "-c", ""])
+    # Its number is not that of this process, which began earlier: a parent may have begun in the same tick.
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert process.stdin is not None
     try:
+        assert left_behind(tmp_path, pid=process.pid).state == "killed"  # alive, but not this process
+        assert left_behind(tmp_path, pid=process.pid, process="").state == "running"  # of an older version
+        process.stdin.close()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert left_behind(tmp_path, pid=process.pid, process="").state == "killed"  # a zombie
     finally:
