@@ -53,6 +53,7 @@ def test_a_run_whose_process_is_gone_or_whose_number_another_has_was_killed(tmp_
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert left_behind(tmp_path, pid=process.pid, process="").state == "killed"  # a zombie
     finally:
+        process.kill()
         process.wait()
     killed = left_behind(tmp_path, pid=process.pid)
     assert killed.state == "killed" and str(process.pid) in killed.reason
