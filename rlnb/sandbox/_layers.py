@@ -57,6 +57,7 @@ ALLOWED = {
 GUARDED = {
     "open": (2, -1), "mmap": (9, 222), "ioctl": (16, 29), "msync": (26, 227), "madvise": (28, 233),
     "clone": (56, 220), "kill": (62, 129), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82),
+    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53),
     "fdatasync": (75, 83), "getpgid": (121, 155), "getsid": (124, 156), "getpriority": (140, 141),
     "sched_getparam": (143, 121), "sched_getscheduler": (145, 120), "prctl": (157, 167), "futex": (202, 98),
     "sched_getaffinity": (204, 123), "clock_gettime": (228, 113), "clock_getres": (229, 114),
@@ -269,6 +270,7 @@ def guards(o_direct: int) -> dict[str, list[tuple[int, int, int, int]]]:
     ]  # fmt: skip
     own_process = [first, *allow_only(0, OWN_PID)]
     own_clock = [first, (greater_equal, 0, 1, CLOCK_OF_A_PROCESS), deny, allow]
+    no_set_id = [(any_bit, 1, 0, 0o7000), do_nothing, deny]
     return {
         "open": [second, *opens_plainly],
         "openat": [third, *opens_plainly],
@@ -285,6 +287,8 @@ def guards(o_direct: int) -> dict[str, list[tuple[int, int, int, int]]]:
         "flock": [do_nothing],
         # Nothing of a program outlives it, and who waits for a disk knows who else writes to it.
         "fsync": [do_nothing], "fdatasync": [do_nothing], "msync": [do_nothing],
+        # shutil.copy and shelve set the rights of a file; they stay as they are.
+        "chmod": [second, *no_set_id], "fchmod": [second, *no_set_id], "fchmodat": [third, *no_set_id],
         "ioctl": [second, *allow_only(*HARMLESS_IOCTLS)],
         "clone": [first, *allow_only(*FLAGS_OF_A_THREAD)],
         "clone3": [(give, 0, 0, ENOSYS)],  # its flags lie in memory, where no filter can look; clone's do not

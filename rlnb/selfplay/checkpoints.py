@@ -195,7 +195,6 @@ def save_checkpoint(output_dir: str | Path, learner: Learner, state: RunState, p
     directory = Path(output_dir) / "checkpoints" / f"checkpoint-{state.step}"
     if rank() != 0:
         return directory
-    shutil.rmtree(directory, ignore_errors=True)  # of an earlier attempt; this one started over
     with written_whole(directory) as unfinished:
         save_trained(learner.actor.policy, unfinished)
         for name, snapshot in learner.snapshots.items():
@@ -210,6 +209,7 @@ def save_checkpoint(output_dir: str | Path, learner: Learner, state: RunState, p
         fields = {"global_step": state.step, **asdict(state)}
         write_text(unfinished / STATE_FILE, json.dumps(fields, indent=1) + "\n")
         complete_checkpoint(unfinished, params)
+        shutil.rmtree(directory, ignore_errors=True)  # of an earlier attempt; this one started over
     sync(directory.parent)
     remove_old_checkpoints(output_dir, step=state.step, keep=params.training.save_total_limit)
     return directory

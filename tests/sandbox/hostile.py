@@ -104,6 +104,7 @@ FILES = {
     "writes to the standard library (52)": ("import json; open(json.__file__, 'a')", ERROR),
     "a symbolic link (53)": ("import os; os.symlink('/etc/passwd', 'x'); open('x').read()", ERROR),
     "a hard link (54)": ("import json, os; os.link(json.__file__, 'x')", ERROR),
+    "copies its file": ("import shutil; open('x', 'w').close(); shutil.copy('x', 'y')", OK),
     "a set-uid file (55)": ("import os; open('x', 'w').close(); os.chmod('x', 0o4777)", ERROR),
     "goes to the root folder (56)": ("import os; os.chdir('/'); os.listdir()", ERROR),
     "fills the disk (57)": ("f = open('x', 'wb')\nwhile True: f.write(bytes(10 ** 6))", ERROR),
