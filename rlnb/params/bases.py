@@ -38,7 +38,7 @@ def find_config_fault(path: Path) -> str:
     """Return why LoRA's configuration cannot be loaded, "" where it can. peft runs its texts as patterns."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        kind, rank = config.get("peft_type"), config.get("r")
+        kind, rank = config.get("peft_type", "LORA"), config.get("r", 8)  # loading says where one is missing
         named = [config.get(key) or [] for key in LAYERS] + [list(config.get(key) or {}) for key in PATTERNS]
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return f"holds a damaged adapter_config.json ({error}); save the adapters again"

@@ -61,7 +61,7 @@ def test_what_is_written_as_a_path_is_never_looked_for_on_the_hub(start, rest):
 
 def test_a_home_is_expanded_in_every_field_with_a_path(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").touch()
     fields = ("model.id", "model.adapters", "model.cache_dir", "tasks.jsonl_path", "mbpp.path", "output_dir")
     fields += ("training.resume",)
