@@ -126,8 +126,9 @@ def test_a_machine_that_starts_no_interpreter_is_named_and_nobodys_fault(monkeyp
 def test_removing_what_a_program_left_holds_no_worker(monkeypatch, tmp_path, own_folder):
     go = tmp_path / "go"
     (tmp_path / "scripts").mkdir()
-    waits = f'REMOVE = \'until [ -e "{go}" ]; do sleep 0.05; done; '
-    patch_script(monkeypatch, tmp_path / "scripts", "_keeper.py", "REMOVE = '", waits)
+    removes = 'os.execv("/bin/rm"'
+    waits = f'while not os.path.exists("{go}"): time.sleep(0.05)\n        {removes}'
+    patch_script(monkeypatch, tmp_path / "scripts", "_keeper.py", removes, waits)
     with Sandbox(num_workers=1, without=("namespaces",)) as sandbox:
         folder = sandbox._idle[-1].folder
         assert sandbox.run("open('left', 'w')").status == "ok"
