@@ -214,8 +214,14 @@ def memory_advice(
         yield
     except torch.cuda.OutOfMemoryError as error:
         values = {field: get_value(params, field, None) for field in MEMORY_SETTINGS[doing]}
-        if not get_value(params, "vllm.enabled"):
-            values.pop("vllm.gpu_memory_utilization", None)
+        for switch, setting in (
+            ("vllm.enabled", "vllm.gpu_memory_utilization"),
+            ("model.lora_rank", "model.load_in_4bit"),  # weights that are all trained cannot be quantized
+            ("mbpp.enabled", "mbpp.batch_size"),
+            ("mbpp.enabled", "mbpp.max_completion_length"),
+        ):
+            if not get_value(params, switch, True):
+                values.pop(setting, None)
         open_to_change = [f"{f} = {show(value)}" for f, value in values.items() if value not in (None, True)]
         settings = ", ".join(open_to_change[:3])
         order = settings or "none is left; take a smaller model"

@@ -137,3 +137,12 @@ def test_lack_of_memory_names_three_settings_in_order_with_their_values():
     assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in str(
         stopped.value
     )
+
+
+def test_lack_of_memory_names_no_setting_that_changes_nothing():
+    """No 4 bits where all weights are trained, nothing of MBPP where it is not measured."""
+    params = on_a_gpu("spiral_self_play", model={"lora_rank": 0}, mbpp={"enabled": False})
+    with pytest.raises(OutOfMemory) as stopped, memory_advice(params):
+        raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
+    assert "game.batch_size" in str(stopped.value)
+    assert "model.load_in_4bit" not in str(stopped.value) and "mbpp." not in str(stopped.value)
