@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import platform
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 
 import rlnb
 from rlnb.display.tables import Table, fold, show_facts
-from rlnb.errors import DiskFull, OutOfMemory, ParamsError
+from rlnb.errors import DiskFull, OutOfMemory
 from rlnb.machine import (
     Machine,
     Recommendation,
@@ -37,30 +36,30 @@ from rlnb.params import (
     load_params,
     resolve,
 )
-from rlnb.params.loading import load_model_class
+from rlnb.params.cell import find_given_values
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
 from rlnb.run.memory import check_memory, check_positions
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
-INJECTED = "# Parameters\n"  # first line of the cell that papermill adds
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
 
 
 def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Machine]:
     """Return the checked parameters of a run and the facts of this machine, and show both.
 
-    cell: `globals()` of the notebook, of which the names that the parameters cell sets are read. Moves to the
-    project's directory, reads .env, and sets what has to be set before torch is imported. Raises ParamsError
-    for parameters that are wrong or that this machine cannot serve or hold, before anything large is loaded.
+    cell: `globals()` of the notebook, of which the names that the parameters cell assigns are read. Moves to
+    the project's directory, reads .env, and sets what has to be set before torch is imported. Raises
+    ParamsError for parameters that are wrong or that this machine cannot serve or hold, before anything large
+    is loaded.
     """
     check_python()
     if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
         os.chdir("..")
     load_dotenv(Path.cwd())
-    profile, overrides = _read_parameters_cell(notebook, cell)
-    params = load_params(notebook, profile=profile, overrides=overrides)
+    given = find_given_values(cell)
+    params = load_params(notebook, profile=str(given.pop("profile", "auto")), cell=given)
     machine = probe(ask_hub=asks_network(params))
     recommendation = recommend(machine)
     apply_environment(recommendation)
@@ -132,29 +131,6 @@ def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = Non
     tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
     exec(compile(tree, f"{path.name}:{tag}", "exec"), namespace)
     return namespace
-
-
-def _read_parameters_cell(notebook: str, cell: Mapping[str, object]) -> tuple[str, dict[str, object]]:
-    """Return the profile and the values of the parameters cell, misspelt names included.
-
-    Names that the model does not have are those annotated in the cell (`trainig: dict = {}`), and those that
-    papermill's own cell sets after it, which IPython keeps in `In`.
-    """
-    annotations = cell.get("__annotations__")
-    declared = list(annotations) if isinstance(annotations, dict) else []
-    executed = cell.get("In")
-    sources = executed if isinstance(executed, list) else []
-    for source in [source for source in sources if source.startswith(INJECTED)][-1:]:
-        declared += re.findall(r"^(\w+) = ", source, re.MULTILINE)
-    names = dict.fromkeys([*load_model_class(notebook).model_fields, *declared])
-    values = {name: cell[name] for name in names if name in cell and name != "profile"}
-    for name, value in values.items():
-        if not isinstance(value, str | int | float | dict | list | tuple | None):
-            raise ParamsError(
-                f"parameters cell: {name} is now a {type(value).__name__} that a later cell made; "
-                "run the parameters cell again"
-            )
-    return str(cell.get("profile", "auto")), values
 
 
 def _show_parameters(notebook: str, params: NotebookParams) -> tuple[Table, object]:

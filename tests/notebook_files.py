@@ -5,7 +5,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\ntraining: dict = {}\n'
+PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
+PARAMETERS += "training: dict = {}\noverrides: dict = {}\n"
 
 
 def write_notebook(path: Path, *sources: str, parameters: str = PARAMETERS) -> Path:

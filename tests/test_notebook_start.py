@@ -22,6 +22,12 @@ NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
 
 
+def cell(**values: object) -> dict[str, object]:
+    """A notebook's globals() after a parameters cell with these values at the profile tiny."""
+    values = {"profile": "tiny", **values}
+    return {**values, "__annotations__": dict.fromkeys(values, object)}
+
+
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the call displays; the machine is a CPU that is offline, whatever it is really."""
@@ -36,13 +42,27 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_an_error_is_told_before_anything_is_shown(shown):
-    for cell, problem in (
-        ({"trainig": {"max_steps": 3}, "__annotations__": {"trainig": dict}}, "trainig.max_steps is not a"),
+    for values, problem in (
+        ({"trainig": {"max_steps": 3}}, "trainig.max_steps is not a field; did you mean training.max_steps?"),
         ({"sandbox": object()}, "sandbox is now a object"),
         ({"model": {"load_in_4bit": True}}, "model.load_in_4bit = true needs"),
+        ({"load_in_4bit": True}, "load_in_4bit = true needs"),
+        ({"learnin_rate": 1e-5}, "learnin_rate is not a field; did you mean learning_rate?"),
+        (
+            {"temperature": 0.5},
+            "temperature is not a field; did you mean training_temperature or eval",
+        ),
+        (
+            {"overrides": {"training.max_step": 3}},
+            "training.max_step is not a field; did you mean training.max_steps?",
+        ),
+        ({"overrides": 3}, "overrides = 3 is not a dictionary"),
+        ({"max_steps": 0}, "max_steps = 0 should be greater than or equal to 1"),
+        ({"num_generations": 7}, "num_generations = 7 does not divide"),
     ):
-        assert refused(start, NOTEBOOK, {"profile": "tiny", **cell}).startswith(f"parameters cell: {problem}")
-    assert "profile '3' is not in" in refused(start, NOTEBOOK, {"profile": 3})
+        told = refused(start, NOTEBOOK, cell(**values))
+        assert told.startswith(f"parameters cell: {problem}"), told
+    assert "profile '3' is not in" in refused(start, NOTEBOOK, cell(profile=3))
     assert shown == []
 
 
@@ -55,6 +75,24 @@ def test_a_name_that_papermill_adds_is_refused_and_the_other_names_of_a_notebook
     assert told == "parameters cell: sed is not a field; did you mean seed?"
     shell.run_cell("# Parameters\nseed = 3\n", store_history=True)  # put right by a person in Jupyter
     assert start(NOTEBOOK, shell.user_ns)[0].seed == 3
+
+
+def test_only_what_the_parameters_cells_assign_is_a_parameter(shown):
+    shell = InteractiveShell(colors="nocolor")
+    for source in (
+        "%config InlineBackend.figure_format = 'retina'\nmax_step = 3",
+        "profile: str = 'tiny'\nlearning_rate: float = 'auto'\nmax_steps: int = 4\noverrides: dict = {}",
+        "# Parameters\nlearning_rate = '3e-4'\noverrides = {'training.save_steps': 7}\n",
+        "training = object()\nbeta: float = 0.5",
+    ):
+        shell.run_cell(source, store_history=True)
+    training = start(NOTEBOOK, shell.user_ns)[0].training
+    assert (training.learning_rate, training.max_steps, training.save_steps, training.beta) == (
+        3e-4,
+        4,
+        7,
+        0.0,
+    )
 
 
 def test_a_misspelt_parameter_ends_a_notebook_of_papermills_own_engine(tmp_path):
@@ -82,16 +120,15 @@ def test_the_estimate_of_memory_is_printed_and_what_cannot_fit_is_refused(shown,
     (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 64}))
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).touch()
-    cell = {"profile": "tiny", "model": {"id": str(tmp_path)}}
-    start(NOTEBOOK, cell)
+    given = cell(model_id=str(tmp_path))
+    start(NOTEBOOK, given)
     assert "memory: 1.0 of 16.0 GiB: fits" in capsys.readouterr().out
     (tmp_path / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 10**9}))
-    assert "memory: " in refused(start, NOTEBOOK, cell)
+    assert "memory: " in refused(start, NOTEBOOK, given)
 
 
 def test_parameters_that_differ_from_default_come_first_and_all_others_are_folded(shown):
-    cell = {"profile": "tiny", "training": {"learning_rate": 1e-5}, "elsewhere": 3}
-    params, machine = start(NOTEBOOK, cell)
+    params, machine = start(NOTEBOOK, {**cell(learning_rate=1e-5, max_steps="auto"), "training": "elsewhere"})
     assert (params.training.learning_rate, params.model.dtype, machine) == (1e-5, "float32", CPU)
     changed, folded, facts = shown
     assert isinstance(changed, Table)
@@ -112,10 +149,10 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     gpu = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 8, "workstation", "offline")
     monkeypatch.setattr(notebook, "probe", lambda ask_hub: gpu)
-    start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "transformers"}})
+    start(NOTEBOOK, cell(engine="transformers"))
     assert "unsloth" not in sys.modules
     monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "2026.10.7")
-    start(NOTEBOOK, {"profile": "tiny", "model": {"engine": "unsloth"}})
+    start(NOTEBOOK, cell(engine="unsloth"))
     assert sys.modules.pop("unsloth").__file__ == str(tmp_path / "unsloth.py")
 
 
@@ -126,7 +163,7 @@ def test_a_notebook_opened_in_its_folder_works_from_the_project_with_the_threads
     monkeypatch.setattr(notebook, "set_threads", threads.append)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    start(NOTEBOOK, {"profile": "tiny", "training": {"num_threads": 3}})
+    start(NOTEBOOK, cell(num_threads=3))
     assert (Path.cwd(), threads) == (tmp_path, [3])
 
 

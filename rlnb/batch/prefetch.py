@@ -48,7 +48,7 @@ def prefetch(
     for field in mbpp_downloads(params):
         repositories[MBPP_ID, "dataset"] = field
     for (repo_id, kind), field in repositories.items():
-        place = f"{params._sources.get(field, 'default')}: {field}"
+        place = params.place_of(field)
         print(f"  {repo_id}: {fetch(repo_id, cache_dir, kind=kind, place=place)}", flush=True)
     return 0
 

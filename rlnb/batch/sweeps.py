@@ -21,11 +21,12 @@ from pydantic import BaseModel, Field, ValidationError
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params import load_dotenv, load_params, parse_set
+from rlnb.params.cell import read_parameters_cell
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINT_NAME, POINTS_FILE, write_text
-from rlnb.run.headless import is_finished, make_directory, read_parameter_names
+from rlnb.run.headless import choose_edited, is_finished, make_directory
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
@@ -125,7 +126,7 @@ def prepare_sweep(
     change only what `rlnb run` lets them. Raises ParamsError for the first point that is refused.
     """
     load_dotenv(Path.cwd())
-    read_parameter_names(notebook)
+    cell = choose_edited(read_parameters_cell(notebook))
     points = load_points(sweep, seeds=seeds, assignments=assignments)
     if profile in (None, "auto"):
         profile = choose_profile(notebook.stem, recommend(probe(ask_hub=False)).profile)
@@ -136,7 +137,7 @@ def prepare_sweep(
     if (directory / "params.yaml").exists():
         raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
     made = Sweep(notebook=notebook.absolute(), profile=profile, points=tuple(points), directory=directory)
-    params = _check_points(made, place=str(sweep or "--seeds") + (" or --set" if assignments else ""))
+    params = _check_points(made, cell, place=str(sweep or "--seeds") + (" or --set" if assignments else ""))
     if not (directory / POINTS_FILE).exists():
         return made.model_copy(update={"params": params})
     return _join(read_sweep(directory), made, params)
@@ -156,10 +157,10 @@ def read_sweep(directory: Path) -> Sweep:
         ) from None
 
 
-def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
+def _check_points(sweep: Sweep, cell: Values, *, place: str) -> dict[int, NotebookParams]:
     """Return the parameters of the points. Raises ParamsError for a point that is refused or there twice.
 
-    place: where the values come from, for messages.
+    cell: values of the notebook's parameters cell. place: where those of points come from, for messages.
     """
     params: dict[int, NotebookParams] = {}
     indices: dict[str, int] = {}
@@ -171,7 +172,7 @@ def _check_points(sweep: Sweep, *, place: str) -> dict[int, NotebookParams]:
                 raise ParamsError(f"{place}: output_dir is set by --out; remove it")
             overrides = parse_set(*point.assignments())
             params[index] = load_params(
-                sweep.notebook.stem, profile=sweep.profile, overrides=overrides, place=place
+                sweep.notebook.stem, profile=sweep.profile, cell=cell, overrides=overrides, place=place
             )
             first = indices.setdefault(params[index].model_dump_json(), index)
             if first != index:

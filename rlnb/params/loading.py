@@ -21,7 +21,17 @@ import rlnb
 from rlnb.errors import ParamsError
 from rlnb.machine import probe, recommend
 from rlnb.params.problems import did_you_mean, show
-from rlnb.params.reading import Dumper, GivenValue, nest, read_environment, read_mapping, read_yaml
+from rlnb.params.reading import (
+    CELL,
+    Dumper,
+    GivenValue,
+    find_field,
+    nest,
+    read_cell,
+    read_environment,
+    read_mapping,
+    read_yaml,
+)
 from rlnb.params.sections import NotebookParams, Section, value_of
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
@@ -51,17 +61,19 @@ def load_params(
     notebook: str,
     *,
     profile: str = "auto",
+    cell: Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | None = None,
-    place: str = "parameters cell",
+    place: str = CELL,
     environ: Mapping[str, str] | None = None,
     root: Path = ROOT,
 ) -> NotebookParams:
     """Return the validated parameters of a notebook, an instance of its class in MODELS.
 
     profile: a file of params/<notebook>/ by its name, a path ending in .yaml or .json, or auto, which is the
-    file for this machine, or default.yaml where there is none. overrides: a nested mapping, for instance from
-    `parse_set`; place: its name in messages. root: the folder that holds params/. Raises ParamsError with
-    every problem found.
+    file for this machine, or default.yaml where there is none. cell: names and values of a parameters cell.
+    overrides: a mapping, nested or with dotted names, for instance from `parse_set`; it wins over the cell.
+    place: its name in messages. root: the folder that holds params/. Raises ParamsError with every problem
+    found.
     """
     environ = os.environ if environ is None else environ
     model = load_model_class(notebook, root)
@@ -80,7 +92,9 @@ def load_params(
         from_environment, environment_problems = read_environment(environ, fields)
         given = defaults + given + from_environment
         problems = default_problems + problems + environment_problems
-    given += read_mapping(overrides or {}, place, fields)
+    from_cell, cell_problems = read_cell(cell or {}, fields)
+    given += from_cell + read_mapping(overrides or {}, place, fields)
+    problems = problems + cell_problems
     params = _validate(model, fields, given, problems)
     params._profile = profile
     return params
@@ -163,11 +177,13 @@ def _validate(
         raise ParamsError("\n".join(problems)) from None
     for conflict in params.conflicts():
         place = [entry.place for field, entry in last.items() if field in conflict.involved]
+        name = last[conflict.field].name if conflict.field in last else conflict.field
         value = show(value_of(params, conflict.field))
-        problems.append(f"{place[-1] if place else 'default'}: {conflict.field} = {value} {conflict.reason}")
+        problems.append(f"{place[-1] if place else 'default'}: {name} = {value} {conflict.reason}")
     if problems:
         raise ParamsError("\n".join(problems))
     params._sources = {field: entry.place for field, entry in last.items()}
+    params._names = {field: entry.name for field, entry in last.items()}
     return params
 
 
@@ -182,10 +198,13 @@ def _misplaced(entry: GivenValue, fields: Mapping[str, FieldInfo]) -> str:
     # A right name in a wrong section is likelier than a misspelt one.
     homes = [field for field in fields if field.rpartition(".")[2] == (name or section)]
     if homes:
-        return f"{entry.field} is not a field; did you mean {' or '.join(homes)}?"
+        names = [field.replace(".", "_") if entry.short_name else field for field in homes]
+        return f"{entry.field} is not a field; did you mean {' or '.join(names)}?"
     siblings = [field for field in fields if field.startswith(f"{section}.")]
-    known = siblings or {field.partition(".")[0] for field in fields}
-    return f"{entry.field} is not a field{did_you_mean(entry.field, known)}"
+    listed = siblings or {field.partition(".")[0] for field in fields}
+    short_names = {field.rpartition(".")[2] for field in fields if entry.short_name}
+    known = {*listed, *(name for name in short_names if find_field(name, fields) in fields)}
+    return f"{entry.field} is not a field{did_you_mean(entry.field, known, listed=listed)}"
 
 
 def _describe_error(
@@ -194,7 +213,7 @@ def _describe_error(
     """Return place, field, value and what pydantic says: "should be greater than 0"."""
     location = list(map(str, error["loc"]))
     field = ".".join(location[:2]) if ".".join(location[:2]) in fields else location[0]
-    name = field + "".join(f"[{item}]" for item in location[1 + field.count(".") :])
+    name = last[field].name + "".join(f"[{item}]" for item in location[1 + field.count(".") :])
     value = show(error["input"]) if fields[field].repr else "..."  # it may hold a password or a key
     reason = re.sub(r"^(Value error, |\w+ (?=should ))", "", error["msg"])
     reason = reason.replace("a valid tuple", "a list in brackets, [a, b]")

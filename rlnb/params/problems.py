@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 MAX_SHOWN = 60  # characters of a value in a message
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean max_steps?', or the known names where none is near."""
+def did_you_mean(name: str, known: Iterable[str], *, listed: Iterable[str] | None = None) -> str:
+    """Return '; did you mean max_steps?', or the known names where none is near.
+
+    listed: those to list, if known are too many.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name[:MAX_SHOWN].lower(), names, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(listed or names))}"
 
 
 def show(value: object) -> str:

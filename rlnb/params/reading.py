@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from rlnb.errors import ParamsError
+from rlnb.params.problems import show
 
+CELL = "parameters cell"  # as a place where values are given
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE", "RLNB_GPU_MEMORY")  # read by rlnb/machine
 # Variables without the prefix. Each sets the first of its fields that a notebook has.
@@ -63,11 +65,20 @@ class TypedText(str):
 
 
 class GivenValue(NamedTuple):
-    """A value, the field it is for ("seed", "training.max_steps"), and the place where it was given."""
+    """A value, the field it is for ("seed", "training.max_steps"), and the place where it was given.
+
+    short_name: what was written instead of the field, such as max_steps; "" where the field was.
+    """
 
     field: str
     value: object
     place: str
+    short_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that the user wrote."""
+        return self.short_name or self.field
 
 
 def parse_yaml(text: str) -> object:
@@ -152,17 +163,50 @@ def read_environment(
 def read_mapping(
     mapping: Mapping[str, object], place: str, fields: Mapping[str, FieldInfo]
 ) -> list[GivenValue]:
-    """Return the values of a nested mapping, typed texts read by the types of their fields."""
+    """Return the values of a nested mapping, typed texts read by the types of their fields.
+
+    Names are those of fields, "training.max_steps", or short ones.
+    """
     leaves: dict[str, object] = {}
     for name, value in mapping.items():
         if isinstance(value, Mapping):
             leaves |= {f"{name}.{key}": leaf for key, leaf in value.items()}
         else:
             leaves[str(name)] = value
-    return [
-        GivenValue(field, read_typed(fields.get(field), leaf) if isinstance(leaf, TypedText) else leaf, place)
-        for field, leaf in leaves.items()
-    ]
+    given = []
+    for name, leaf in leaves.items():
+        field = find_field(name, fields)
+        value = read_typed(fields.get(field), leaf) if isinstance(leaf, TypedText) else leaf
+        given.append(GivenValue(field, value, place, "" if "." in name else name))
+    return given
+
+
+def read_cell(
+    cell: Mapping[str, object], fields: Mapping[str, FieldInfo]
+) -> tuple[list[GivenValue], list[str]]:
+    """Return the values and problems of a parameters cell, {name: value}.
+
+    "auto" leaves a field as the profile has it. `overrides` is a dictionary of any fields, and wins over the
+    other names. A text for a number is read as one: papermill passes on 1e-5 as a text.
+    """
+    others = {name: value for name, value in cell.items() if name != "overrides" and value != "auto"}
+    typed = {name: TypedText(value) if isinstance(value, str) else value for name, value in others.items()}
+    given, overrides = read_mapping(typed, CELL, fields), cell.get("overrides", {})
+    if isinstance(overrides, Mapping):
+        return given + read_mapping(overrides, CELL, fields), []
+    problem = f'overrides = {show(overrides)} is not a dictionary; write {{"training.max_steps": 3}}'
+    return given, [f"{CELL}: {problem}"]
+
+
+def find_field(name: str, fields: Iterable[str]) -> str:
+    """Return the field that a name stands for: max_steps or training_max_steps is training.max_steps.
+
+    A field's own name is enough where only one section has it. Other names are returned as they are.
+    """
+    sections = {field.partition(".")[0] for field in fields}
+    with_section = [field for field in fields if field.replace(".", "_") == name]
+    candidates = with_section or [field for field in fields if field.rpartition(".")[2] == name]
+    return candidates[0] if len(candidates) == 1 and name not in sections else name
 
 
 def nest(values: Mapping[str, object]) -> dict[str, object]:

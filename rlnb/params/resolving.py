@@ -120,7 +120,7 @@ def check_machine(
         conflicts.append(Conflict("tracking.wandb", reason + see("wb-logs-nothing")))
     if conflicts:
         lines = [
-            f"{params._sources.get(field, 'default')}: {field} = {show(value_of(params, field))} {reason}"
+            f"{params.place_of(field)} = {show(value_of(params, field))} {reason}"
             for field, reason, _ in conflicts
         ]
         raise ParamsError("\n".join(lines))
@@ -132,9 +132,8 @@ def check_servers(params: NotebookParams) -> None:
     for field in ("writer.base_url", "opponent.base_url", *vllm):
         address = get_value(params, field, "")
         if address and not ask_status(address, seconds=10.0):
-            place = params._sources.get(field, "default")
             reason = "does not answer this machine; start the server, or correct the address"
-            raise ParamsError(f"{place}: {field} = {show(address)} {reason}")
+            raise ParamsError(f"{params.place_of(field)} = {show(address)} {reason}")
 
 
 def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Conflict]:

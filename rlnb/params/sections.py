@@ -90,12 +90,17 @@ class NotebookParams(Section):
     output_dir: str = Field(default="outputs", min_length=1)
     """Directory for checkpoints, metrics and the trained model"""
 
-    _sources: dict[str, str] = {}  # pydantic copies it for each instance
+    _sources: dict[str, str] = {}  # of each field that was given; pydantic copies it for each instance
+    _names: dict[str, str] = {}  # by which it was given, such as learning_rate
     _profile: str = ""
 
     def __eq__(self, other: object) -> bool:
         # pydantic would also compare where the values came from.
         return isinstance(other, type(self)) and self.model_dump() == other.model_dump()
+
+    def place_of(self, field: str) -> str:
+        """Return where a field was given and by which name: "parameters cell: learning_rate"."""
+        return f"{self._sources.get(field, 'default')}: {self._names.get(field, field)}"
 
     def conflicts(self) -> Iterator[Conflict]:
         for name in type(self).model_fields:

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -25,8 +24,9 @@ from rlnb.params import (
     load_params,
     resolve,
 )
+from rlnb.params.cell import read_parameters_cell
 from rlnb.params.loading import choose_profile, notebook_name
-from rlnb.params.sections import NotebookParams, SandboxParams, value_of
+from rlnb.params.sections import NotebookParams, SandboxParams, get_value, value_of
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
     OF_STATE,
@@ -45,6 +45,7 @@ from rlnb.run.slurm import join_tasks
 from rlnb.run.tracking import read_metrics
 from rlnb.sandbox import Sandbox
 
+OF_RUN = ("seed", "output_dir")  # which the command sets, whatever the parameters cell says
 # Fields that leave the results of a finished run as they are.
 NOT_OF_RESULTS = (
     "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
@@ -54,12 +55,12 @@ NOT_OF_RESULTS = (
 class Plan(NamedTuple):
     """A run whose parameters have been read and checked; nothing has been written yet.
 
-    names: that the parameters cell defines. machine: that it is for. memory: the estimate in a line, "" for
-    no model.
+    cell: names and values of the parameters cell. machine: that it is for. memory: the estimate in a line, ""
+    for no model.
     """
 
     notebook: Path
-    names: list[str]
+    cell: dict[str, object]
     profile: str
     params: NotebookParams
     machine: Machine
@@ -135,7 +136,7 @@ def plan_run(
     directory there. num_ranks: to start, all of a job's if it is for another machine. machine: that it is
     for, None for this one. Keys of .env go into the environment. Raises ParamsError or SandboxUnavailable.
     """
-    names = read_parameter_names(notebook)
+    cell = read_parameters_cell(notebook)
     load_dotenv(Path.cwd())
     here = machine or probe(ask_hub=False)
     if machine is None:
@@ -145,15 +146,17 @@ def plan_run(
         raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
-    if out is not None:
-        saved = out / "params.yaml"
+    saved = None if out is None else out / "params.yaml"
+    if saved is not None:
         if os.path.exists(saved) and not saved.stat().st_size:  # Path.exists raises for too long names
             raise ParamsError(f"{saved}: is empty, so the run's parameters are lost; give another --out")
         profile = profile or (str(saved) if os.path.exists(saved) else "auto")
     elif profile in (None, "", "auto"):
         profile = choose_profile(notebook.stem, recommend(here).profile)
     values = {**overrides, "output_dir": str(out or "outputs")}
-    params = load_params(notebook.stem, profile=profile, overrides=values, place="--set")
+    # The parameters of a run that goes on are saved, those of its cell among them.
+    given = {} if saved and profile == str(saved) else choose_edited(cell)
+    params = load_params(notebook.stem, profile=profile, cell=given, overrides=values, place="--set")
     if machine is None and asks_network(params):
         here = probe()
     if num_ranks > 1 and "training" not in type(params).model_fields:
@@ -161,7 +164,7 @@ def plan_run(
     memory = check_params(params, here, num_ranks=num_ranks)
     if machine is None:
         check_servers(params)
-    plan = Plan(notebook, names, profile, params, here, memory)
+    plan = Plan(notebook, cell, profile, params, here, memory)
     if out is None:
         plan = move_run(plan, next(find_run_directories(plan)))
     if not is_finished(plan.directory, params) and "training" in type(params).model_fields:
@@ -188,6 +191,16 @@ def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1
 def _check_sandbox(sandbox: SandboxParams) -> None:
     """Start a sandbox and end it, once for all points of a sweep. Raises SandboxUnavailable."""
     Sandbox.from_params(sandbox).close()
+
+
+def choose_edited(cell: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of a parameters cell that a run takes from it: those that a person has written."""
+    unedited: tuple[object, ...] = ("auto", {}, None)
+    return {
+        name: value
+        for name, value in cell.items()
+        if name not in (*OF_RUN, "profile") and value not in unedited
+    }
 
 
 def find_run_directories(plan: Plan) -> Iterator[Path]:
@@ -218,39 +231,20 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
         lines = [f"{output}: {notebook.name}, profile {plan.profile}", plan.memory]
         print("\n".join(filter(None, lines)), flush=True)
     values = {"profile": str(directory / "params.yaml"), **params.model_dump(mode="json")}
-    # Sections stay as the notebook has them, empty: their values come from params.yaml.
-    given = {name: values[name] for name in plan.names if not isinstance(values.get(name, {}), dict)}
-    if last is not None and "training" in plan.names and value_of(params, "training.resume") == "never":
-        given["training"] = {"resume": "auto"}  # "never" was for the first attempt; this one goes on
+    given = {name: values[name] for name in (*OF_RUN, "profile") if name in plan.cell}
+    # params.yaml has what was edited in the cell, unless --set or the first attempt had something else.
+    edited = choose_edited(plan.cell)
+    given |= {name: {} if isinstance(value, dict) else "auto" for name, value in edited.items()}
+    if last is not None and get_value(params, "training.resume") == "never":
+        given["overrides"] = {
+            "training.resume": "auto"
+        }  # "never" was for the first attempt; this one goes on
     if num_ranks > 1:
         return run_ranks(num_ranks, notebook, output, parameters=given)
     # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
     from rlnb.run.papermill_engine.execution import execute
 
     return execute(notebook, output, parameters=given)
-
-
-def read_parameter_names(notebook: Path) -> list[str]:
-    """Return the names that the parameters cell defines, one a line, as papermill reads them.
-
-    Raises ParamsError where a run could not set profile and output_dir. The notebook is read as JSON, since
-    importing papermill or nbformat takes longer than everything else here.
-    """
-    if not notebook.is_file():
-        known = ", ".join(sorted(map(str, Path("notebooks").glob("*.ipynb")))) or "none"
-        raise ParamsError(f"{notebook}: no such notebook in {os.getcwd()}; known: {known}")
-    try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        tagged = [
-            "".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])
-        ]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
-    names = re.findall(r"^(\w+)\s*(?::.*)?=", tagged[0] if tagged else "", re.MULTILINE)
-    for name in ("profile", "output_dir"):
-        if name not in names:
-            raise ParamsError(f"{notebook}: add {name}: str = 'auto' to the cell tagged 'parameters'")
-    return names
 
 
 def make_directory(directory: Path) -> None:

@@ -96,7 +96,7 @@ def check_memory(params: NotebookParams, machine: Machine) -> str:
     lines = describe_memory(params, machine)
     if model.check_memory and lines[0].endswith(TOO_LARGE):
         raise ParamsError(
-            f"{params._sources.get('model.id', 'default')}: model.id = {model.id!r} does not fit with these "
+            f"{params.place_of('model.id')} = {model.id!r} does not fit with these "
             f"parameters. {'; '.join(lines)}. Take a smaller model, or write model.check_memory = false to "
             f"run it all the same{see('out-of-memory')}"
         )
@@ -222,7 +222,7 @@ def check_positions(params: NotebookParams) -> str:
         if (value := get_value(params, field)) and tokens > facts.num_positions > 0:
             room = value + facts.num_positions - tokens
             lines.append(
-                f"{params._sources.get(field, 'default')}: {field} = {value} makes texts of up to {tokens} "
+                f"{params.place_of(field)} = {value} makes texts of up to {tokens} "
                 f"tokens, prompts included, and {model.id} has {facts.num_positions} positions; "
                 f"{f'write at most {room}' if room > 0 else 'allow shorter prompts'}, or take another model"
             )

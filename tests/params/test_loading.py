@@ -11,7 +11,8 @@ from refusals import NOTEBOOK, with_environment, with_set
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.params import describe_params, dump_yaml, load_params, parse_set
-from rlnb.params.loading import MODELS, ShownParameter
+from rlnb.params.loading import MODELS, ShownParameter, list_fields, load_model_class
+from rlnb.params.reading import find_field
 
 
 def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
@@ -129,3 +130,15 @@ def test_the_table_names_value_source_and_help_of_every_field(tmp_path):
 
 def test_every_field_says_what_it_is():
     assert [row.field for row in describe_params(GrpoCodeExecutionParams()) if not row.help] == []
+
+
+def test_a_short_name_stands_for_the_only_field_of_that_name_or_for_section_and_field():
+    fields = ["seed", "model.id", "opponent.model_id", "training.max_steps", "training.beta", "magnet.beta"]
+    short = {"model_id": "model.id", "opponent_model_id": "opponent.model_id", "max_steps": "training.max_steps",
+             "training_max_steps": "training.max_steps", "magnet_beta": "magnet.beta", "id": "model.id"}  # fmt: skip
+    assert {name: find_field(name, fields) for name in short} == short
+    for name in ("seed", "model.id", "beta", "training", "max_step"):
+        assert find_field(name, fields) == name
+    for notebook in MODELS:  # each field has a name that stands for it alone
+        fields = list(list_fields(load_model_class(notebook)))
+        assert [find_field(field.replace(".", "_"), fields) for field in fields] == fields

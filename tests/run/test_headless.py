@@ -29,7 +29,7 @@ def in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "")
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    write_notebook(Path("grpo_code_execution.ipynb"), "print(output_dir, training)")
+    write_notebook(Path("grpo_code_execution.ipynb"), "print(output_dir, overrides)")
 
 
 def run(*arguments: str) -> int:
@@ -123,6 +123,26 @@ def test_a_run_ends_with_its_result_and_any_other_with_its_metrics_so_far(tmp_pa
 def test_what_begins_anew_does_so_once(capsys):
     unfinished = unfinished_run(Path("here"), {"training": {"resume": "never"}})
     assert run("--set", "training.resume=never", "--out", str(unfinished)) == 0
-    assert capsys.readouterr().out.splitlines()[-2] == "here {'resume': 'auto'}"
+    assert capsys.readouterr().out.splitlines()[-2] == "here {'training.resume': 'auto'}"
     assert run("--set", "training.resume=never", "--out", "there") == 0
     assert capsys.readouterr().out.splitlines()[-2] == "there {}"
+
+
+def test_what_is_edited_in_the_parameters_cell_is_what_runs_and_set_wins_over_it(capsys):
+    cell = (
+        'profile: str = "auto"\noutput_dir: str = "x"\nlearning_rate: float = 3e-4\nmax_steps: int = "auto"\n'
+    )
+    start = "from rlnb.notebook import start\nparams = start('grpo_code_execution', globals())[0].training\n"
+    start += "print(params.learning_rate, params.max_steps)"
+    write_notebook(Path("grpo_code_execution.ipynb"), start, parameters=cell)
+    for out, *arguments in (
+        ("cell",),
+        ("set", "--set", "learning_rate=2e-4", "--set", "training.max_steps=3"),
+    ):
+        assert run("--out", out, *arguments) == 0
+        saved = load_params("grpo_code_execution", profile=f"{out}/params.yaml", environ={}).training
+        assert (saved.learning_rate, saved.max_steps) == ((3e-4, 2) if out == "cell" else (2e-4, 3))
+        assert f"{saved.learning_rate} {saved.max_steps}" in capsys.readouterr().out.splitlines()
+    write_notebook(Path("grpo_code_execution.ipynb"), start, parameters=cell.replace("3e-4", "'3x'"))
+    assert run() == 2
+    assert capsys.readouterr().err.startswith("rlnb: parameters cell: learning_rate = '3x' should")
