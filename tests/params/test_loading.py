@@ -134,8 +134,14 @@ def test_every_field_says_what_it_is():
 
 def test_a_short_name_stands_for_the_only_field_of_that_name_or_for_section_and_field():
     fields = ["seed", "model.id", "opponent.model_id", "training.max_steps", "training.beta", "magnet.beta"]
-    short = {"model_id": "model.id", "opponent_model_id": "opponent.model_id", "max_steps": "training.max_steps",
-             "training_max_steps": "training.max_steps", "magnet_beta": "magnet.beta", "id": "model.id"}  # fmt: skip
+    short = {
+        "id": "model.id",
+        "model_id": "model.id",
+        "opponent_model_id": "opponent.model_id",
+        "max_steps": "training.max_steps",
+        "training_max_steps": "training.max_steps",
+        "magnet_beta": "magnet.beta",
+    }
     assert {name: find_field(name, fields) for name in short} == short
     for name in ("seed", "model.id", "beta", "training", "max_step"):
         assert find_field(name, fields) == name
