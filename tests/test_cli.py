@@ -177,14 +177,16 @@ def test_what_is_no_notebook_or_is_missing_is_refused(capsys):
     assert "notebooks/mine.ipynb" in capsys.readouterr().err
 
 
-def test_a_refusal_does_not_wait_for_papermill_or_torch():
+def test_a_refusal_does_not_wait_for_papermill_or_torch_and_a_run_for_no_grammar_of_addresses():
     write_notebook(NOTEBOOK)
     refusal = "['run', 'grpo_code_execution.ipynb', '--profile', 'tiny', '--set', 'training.max_step=3']"
-    for program, imported in (("", []), (f"assert rlnb.cli.main({refusal}) == 2", ["pydantic"])):
-        code = (
-            f"import sys, rlnb.cli\n{program}\n"
-            "print(sorted({'papermill', 'nbformat', 'torch', 'pydantic'} & set(sys.modules)))"
-        )
+    for program, imported in (
+        ("", []),
+        (f"assert rlnb.cli.main({refusal}) == 2", ["pydantic"]),
+        ("import rlnb.run.papermill_engine.execution", ["nbformat", "papermill", "pydantic"]),
+    ):
+        looked_for = {"papermill", "nbformat", "torch", "pydantic", "rfc3987_syntax"}
+        code = f"import sys, rlnb.cli\n{program}\nprint(sorted({looked_for!r} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str(imported)
 
