@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import nbformat
 import papermill
@@ -19,7 +19,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from rlnb.params import load_params
-from rlnb.params.loading import MODELS
+from rlnb.params.loading import list_fields, load_model_class
+from rlnb.params.reading import find_field, parse_yaml
+from rlnb.params.sections import value_of
 from rlnb.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -72,23 +74,35 @@ def test_all_that_a_notebook_imports_from_the_library_is_there(path: Path) -> No
 
 
 @each_notebook
-def test_the_parameters_cell_has_the_fields_of_the_model_and_examples_that_are_accepted(path: Path) -> None:
-    module, _, name = MODELS[path.stem].partition(":")
-    model = getattr(importlib.import_module(module), name)
-    expected = {"profile": "str"}
-    for name, field in model.model_fields.items():
-        expected[name] = "dict" if hasattr(field.annotation, "model_fields") else field.annotation.__name__
+def test_the_parameters_cell_has_short_names_with_their_types_and_the_values_of_profiles(path: Path) -> None:
     matches = list(map(PARAMETER_LINE.match, parameter_lines(path)))
     assert None not in matches, "papermill reads each line whole"
-    assert {match[1]: match[2] for match in matches} == expected
+    fields = list_fields(load_model_class(path.stem))
+    profiles = {file.stem: load_params(path.stem, profile=file.stem, environ={})
+                for file in (ROOT / "params" / path.stem).glob("*.yaml")}  # fmt: skip
+    sections = {name.partition(".")[0] for name in fields if "." in name}
+    for name, kind, help in ((match[1], match[2], match[4]) for match in matches):
+        if name in ("profile", "overrides") or name in sections:
+            assert kind == ("str" if name == "profile" else "dict")
+            continue
+        field = find_field(name, fields)
+        choices = [type(choice).__name__ for choice in get_args(fields[field].annotation)]
+        assert kind in (*choices, type(fields[field].default).__name__.replace("tuple", "list")), name
+        for profile, value in re.findall(rf"\b({'|'.join(profiles)}) ([^\s,;()]+)", help):
+            assert parse_yaml(value) == value_of(profiles[profile], field), f"{name}: {profile}"
+
+
+@each_notebook
+def test_the_values_of_the_parameters_cell_and_its_examples_are_accepted(path: Path) -> None:
+    matches = [match for match in map(PARAMETER_LINE.match, parameter_lines(path)) if match]
     values = {match[1]: ast.literal_eval(match[3]) for match in matches}
-    profile = values.pop("profile")
-    params = load_params(path.stem, profile="default" if profile == "auto" else profile, overrides=values)
-    assert params.seed == load_params(path.stem, profile="default").seed
+    assert values.pop("profile") == "auto"
+    params = load_params(path.stem, profile="default", cell=values, environ={})
+    assert params.seed == load_params(path.stem, profile="default", environ={}).seed
     for match in matches:
-        if match[4].startswith("for example {") and match[1] not in ("tracking", "vllm"):
-            section = ast.literal_eval(match[4].removeprefix("for example "))
-            load_params(path.stem, profile="default", overrides={match[1]: section})
+        _, _, example = match[4].partition("for example ")
+        if example and match[1] not in ("tracking", "vllm"):
+            load_params(path.stem, profile="default", cell={match[1]: ast.literal_eval(example)}, environ={})
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
@@ -117,7 +131,7 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
     copy = tmp_path / path.name
     parameters: dict[str, Any] = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
     if path.stem == "compare_runs":
-        parameters["compare"] = {"directories": [str(make_sweep(tmp_path / "sweep"))]}
+        parameters["directories"] = [str(make_sweep(tmp_path / "sweep"))]
     papermill.execute_notebook(path, copy, parameters=parameters, prepare_only=True, progress_bar=False)
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
