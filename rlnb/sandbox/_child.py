@@ -193,20 +193,17 @@ def flush() -> None:
 def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
     """Call the program's functions for the other side, until it closes the connection.
 
-    A request is ["names"] (of all functions), ["get", name] or ["call", name, arguments, keywords]; an answer
-    begins with "V", a value, or "E", the text of an exception.
+    A request is ["get", name] or ["call", name, arguments, keywords]; an answer begins with "V", a value, or
+    "E", the text of an exception.
     """
     kept: list[object] = []
     while size := read_all(connection, 4):
         request = _codec.loads(read_all(connection, int.from_bytes(size, "big")), kept)
         try:
-            if request[0] == "names":
-                value = [name for name, member in program.items() if callable(member)]
-            elif request[1] not in program:
+            if request[1] not in program:
                 raise NameError(f"name {request[1]!r} is not defined")
-            else:
-                member = program[request[1]]
-                value = member(*request[2], **request[3]) if request[0] == "call" else member
+            member = program[request[1]]
+            value = member(*request[2], **request[3]) if request[0] == "call" else member
             answer = b"V" + _codec.dumps(value, kept)
         except BaseException as error:
             answer = b"E" + f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]

@@ -60,7 +60,7 @@ class LoadedProgram:
             self._give_back(not_run("sandbox_error", str(error)))
         finally:
             theirs.close()
-        self.names: tuple[str, ...] = self._load()
+        self._load()
 
     def __enter__(self) -> "LoadedProgram":
         return self
@@ -103,20 +103,19 @@ class LoadedProgram:
             self._connection.close()  # its loop of calls ends there, and it as a script ends
             self._end()
 
-    def _load(self) -> tuple[str, ...]:
-        """Wait until the program has run, and ask for the names of its functions: by its own word."""
+    def _load(self) -> None:
+        """Wait until the program has run: until it answers."""
         if self.ended is not None:
-            return ()
+            return
         if not self._is_readable(self.limits.wall_seconds):
             self._end(("timeout", "time limit while compiling"))
-            return ()
+            return
         letter, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
-        if not letter or not ancillary:
+        if letter and ancillary:
+            self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
+            self.get("__name__")
+        else:
             self._end()
-            return ()
-        self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
-        names = self._ask(["names"], self.limits).value
-        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     def _ask(self, request: object, limits: Limits) -> Call:
         data = _codec.dumps(request)
