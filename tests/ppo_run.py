@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from self_play_run import notebook_reward, small_params
+from self_play_run import in_directory, notebook_reward, small_params
 
 from rlnb.policy import load_policy
-from rlnb.ppo import setup
 from rlnb.ppo.params import PpoOpenspielParams
-from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.ppo.training import PpoRun, load_playable_curriculum, make_ppo_run, train
+from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.run.tracking import read_metrics
 
 
@@ -19,25 +19,30 @@ def params_of(cache_dir: Path, **sections) -> PpoOpenspielParams:
     return params
 
 
-def make_run(params: PpoOpenspielParams) -> setup.PpoRun:
-    """Return the parts of a run, as at the start of a process."""
+def make_run(params: PpoOpenspielParams) -> PpoRun:
+    """Return a run, as at the start of a process."""
     policy = load_policy(params.model, seed=params.seed)
     reward = notebook_reward(params, "ppo_openspiel")
-    return setup.make_ppo_run(params, setup.load_playable_curriculum(params), policy, reward=reward)
+    return make_ppo_run(params, policy, load_playable_curriculum(params), reward=reward)
 
 
-def measure(run: setup.PpoRun) -> Mapping[str, float]:
+def measure(run: PpoRun) -> Mapping[str, float]:
     num_games = run.params.evaluation.interval_games
     return run.arena.measure(run.learner.average, num_games=num_games).metrics
 
 
 def train_run(params: PpoOpenspielParams, output_dir: Path, **options) -> list[dict[str, float]]:
-    """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl."""
-    run = make_run(params)
-    state = run.restore(checkpoint_to_resume(params, output_dir), output_dir)
-    before = measure(run) if state.step == 0 else None
-    options = {"evaluate": lambda _: measure(run), **options}
-    state = run.train(state, output_dir, before=before, **options)
-    with run.open_tracker(output_dir, state) as tracker:
-        tracker.report(state.step, measure(run))  # an earlier attempt may have been killed just before this
+    """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl.
+
+    options: attributes of the run.
+    """
+    run = make_run(in_directory(params, output_dir))
+    if latest_checkpoint(output_dir) is None:
+        run.before = measure(run)
+    run.measure_step = lambda _: measure(run)
+    for name, value in options.items():
+        setattr(run, name, value)
+    train(run)
+    with run.open_tracker() as tracker:
+        tracker.report(run.state.step, measure(run))  # an earlier attempt may have been killed before this
     return read_metrics(output_dir / "metrics.jsonl")

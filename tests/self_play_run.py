@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -14,10 +14,13 @@ from rlnb.machine import Machine, recommend
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
 from rlnb.policy import load_policy
-from rlnb.run.tracking import open_tracker, read_metrics
-from rlnb.spiral import setup
+from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.run.tracking import read_metrics
+from rlnb.selfplay.params import GameRunParams
 from rlnb.spiral.params import SpiralSelfPlayParams
-from rlnb.spiral.training import train
+from rlnb.spiral.training import SelfPlayRun, make_self_play_run, train
+
+SomeParams = TypeVar("SomeParams", bound=GameRunParams)
 
 CPU = Machine("cpu", "", None, 16.0, 4, "workstation", "reachable")
 STAGES = [
@@ -64,11 +67,15 @@ def notebook_reward(params, notebook: str = "spiral_self_play") -> Callable[[str
     return load_cell(notebook, "reward", {"params": params})["reward"]
 
 
-def make_run(params: SpiralSelfPlayParams) -> setup.SelfPlayRun:
-    """Return the parts of a run, as at the start of a process."""
+def make_run(params: SpiralSelfPlayParams) -> SelfPlayRun:
+    """Return a run, as at the start of a process."""
     game = params.load_game()
     policy = load_policy(params.model, seed=params.seed)
-    return setup.make_self_play_run(params, policy, game, reward=notebook_reward(params))
+    return make_self_play_run(params, policy, game, reward=notebook_reward(params))
+
+
+def in_directory(params: SomeParams, output_dir: Path) -> SomeParams:
+    return params.model_copy(update={"output_dir": str(output_dir)})
 
 
 def train_run(
@@ -80,21 +87,19 @@ def train_run(
     It is evaluated before and after, also when it had finished: it may have been killed in between. progress:
     of the evaluations between.
     """
-    run = make_run(params)
-    state = setup.resume_run(run, output_dir)
+    run = make_run(in_directory(params, output_dir))
+    run.show = show
 
     def evaluate(step: int, progress: Callable[[int, int], None] | None = progress) -> Mapping[str, float]:
         num_games = params.evaluation.interval_games
         return run.arena.measure(run.learner.average, num_games=num_games, progress=progress).metrics
 
-    tracking = {"config": params.model_dump(), **params.tracking.model_dump()}
-    with open_tracker(output_dir, resume_step=state.step, **tracking) as tracker:
-        if state.step == 0:
-            tracker.report(0, evaluate(0, None))
-        if state.step < params.training.max_steps:
-            options = {"tracker": tracker, "output_dir": output_dir, "evaluate": evaluate, "show": show}
-            state = train(run.learner, run.games, state, **options)
-        tracker.report(state.step, evaluate(state.step, None))
+    if latest_checkpoint(output_dir) is None and params.training.resume == "auto":
+        run.before = evaluate(0, None)
+    run.measure_step = evaluate
+    train(run)
+    with run.open_tracker() as tracker:
+        tracker.report(run.state.step, evaluate(run.state.step, None))
     return read_metrics(output_dir / "metrics.jsonl")
 
 

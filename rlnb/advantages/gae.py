@@ -8,14 +8,6 @@ from numpy.typing import ArrayLike
 from rlnb.selfplay.rollouts import Trajectory, collect_turns
 
 
-def gae_of_turns(trajectories: Sequence[Trajectory], *, lam: float) -> np.ndarray:
-    """Return the advantage of each turn; what its value should learn is that plus the value itself."""
-    turns = collect_turns(trajectories)
-    lengths = [len(trajectory.turns) for trajectory in trajectories]
-    is_last = [k == length - 1 for length in lengths for k in range(length)]
-    return gae([turn.reward for turn in turns], [turn.value for turn in turns], is_last, lam=lam)
-
-
 def gae(
     rewards: ArrayLike, values: ArrayLike, is_last: ArrayLike, *, lam: float, gamma: float = 1.0
 ) -> np.ndarray:
@@ -35,3 +27,11 @@ def gae(
         delta = rewards[turn] + gamma * next_value - values[turn]
         advantages[turn] = delta + gamma * lam * next_advantage
     return advantages
+
+
+def turn_columns(trajectories: Sequence[Trajectory]) -> tuple[list[float], list[float], list[bool]]:
+    """Return the rewards, the values and the ends of all turns, as `gae` takes them."""
+    turns = collect_turns(trajectories)
+    lengths = [len(trajectory.turns) for trajectory in trajectories]
+    is_last = [k == length - 1 for length in lengths for k in range(length)]
+    return [turn.reward for turn in turns], [turn.value for turn in turns], is_last

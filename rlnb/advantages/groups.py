@@ -8,6 +8,18 @@ from numpy.typing import ArrayLike
 from rlnb.selfplay.rollouts import Trajectory
 
 
+def gather_returns(trajectories: Sequence[Trajectory]) -> tuple[tuple[str, ...], np.ndarray, slice]:
+    """Return the roles and returns of the trajectories of all ranks, and which of them are this rank's."""
+    from accelerate import PartialState  # imports torch, which the estimators of numbers do not need
+    from accelerate.utils import gather_object
+
+    ranks = gather_object([[(each.role_name, each.reward) for each in trajectories]])
+    pairs = [pair for rank in ranks for pair in rank]
+    first = sum(map(len, ranks[: PartialState().process_index]))
+    returns = np.array([reward for _, reward in pairs], dtype=float)
+    return tuple(role for role, _ in pairs), returns, slice(first, first + len(trajectories))
+
+
 def repeat_by_turn(values: np.ndarray, trajectories: Sequence[Trajectory]) -> np.ndarray:
     """Return float (num_turns,) for float (num_trajectories,)."""
     return np.repeat(values, [len(trajectory.turns) for trajectory in trajectories])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.groups import as_groups, group_means, repeat_by_turn
+from rlnb.advantages.groups import as_groups, gather_returns, group_means, repeat_by_turn
 from rlnb.selfplay.rollouts import Trajectory
 
 
@@ -13,14 +13,9 @@ def advantages(
     trajectories: Sequence[Trajectory], baselines: Mapping[str, float]
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return each turn's advantage among the trajectories of all ranks; baselines are not used."""
-    from accelerate import PartialState  # imports torch, which `leave_one_out` alone does not need
-    from accelerate.utils import gather_object
-
-    ranks = gather_object([[(each.role_name, each.reward) for each in trajectories]])
-    names, rewards = zip(*(pair for rank in ranks for pair in rank), strict=True)
-    first = sum(map(len, ranks[: PartialState().process_index]))
-    everywhere = leave_one_out(rewards, np.unique(names, return_inverse=True)[1])
-    return repeat_by_turn(everywhere[first : first + len(trajectories)], trajectories), dict(baselines)
+    roles, returns, of_this_rank = gather_returns(trajectories)
+    by_trajectory = leave_one_out(returns, np.unique(roles, return_inverse=True)[1])
+    return repeat_by_turn(by_trajectory[of_this_rank], trajectories), dict(baselines)
 
 
 def leave_one_out(returns: ArrayLike, groups: ArrayLike) -> np.ndarray:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.groups import as_groups, repeat_by_turn
+from rlnb.advantages.groups import as_groups, gather_returns, repeat_by_turn
 from rlnb.selfplay.rollouts import Trajectory
 
 ROLE_DECAY = 0.95  # a trajectory, of a role's running mean, as in SPIRAL
@@ -15,17 +15,13 @@ def advantages(
     trajectories: Sequence[Trajectory], baselines: Mapping[str, float]
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return each turn's advantage over the baselines, by "game/role", and the baselines after this batch."""
-    from accelerate.utils import gather_object  # imports torch, which `role_advantages` alone does not need
-
-    everywhere = gather_object([(each.role_name, each.reward) for each in trajectories])
-    names = sorted({*baselines, *(name for name, _ in everywhere)})
-    before = np.array([baselines.get(name, 0.0) for name in names])
-    all_roles = [names.index(name) for name, _ in everywhere]
-    _, moved = role_advantages([reward for _, reward in everywhere], all_roles, before, decay=ROLE_DECAY)
-    roles = [names.index(each.role_name) for each in trajectories]
-    rewards = [each.reward for each in trajectories]
-    by_trajectory, _ = role_advantages(rewards, roles, before, decay=ROLE_DECAY)
-    return repeat_by_turn(by_trajectory, trajectories), dict(zip(names, moved.tolist(), strict=True))
+    roles, returns, of_this_rank = gather_returns(trajectories)
+    names = sorted({*baselines, *roles})
+    means = np.array([baselines.get(name, 0.0) for name in names])
+    indices = [names.index(role) for role in roles]
+    by_trajectory, means = role_advantages(returns, indices, means, decay=ROLE_DECAY)
+    moved = dict(zip(names, means.tolist(), strict=True))
+    return repeat_by_turn(by_trajectory[of_this_rank], trajectories), moved
 
 
 def role_advantages(

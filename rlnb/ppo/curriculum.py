@@ -330,12 +330,6 @@ def advance_curriculum(
     return replace(state, stage=state.stage + 1, scores=(), num_episodes=0), line
 
 
-def move_to_stage(state: CurriculumState, name: str, params: CurriculumParams) -> CurriculumState:
-    """Return the state in the stage of this name, with an empty window unless the run is there already."""
-    stage = [stage.name for stage in params.stages].index(name)
-    return state if stage == state.stage else replace(state, stage=stage, scores=(), num_episodes=0)
-
-
 class StageScore(NamedTuple):
     """The result of a stage after training.
 

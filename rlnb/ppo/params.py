@@ -65,14 +65,9 @@ class CurriculumParams(Section):
     )
     """Stages from easy to hard, each with name, games, opponents, threshold, window, min_episodes,
     final_score"""
-    start: str = ""
-    """Name of the stage that a new run starts in, and a resumed one moves to, once, when this has changed;
-    empty = the first, or where it was"""
 
     def conflicts(self) -> Iterator[Conflict]:
         names = [stage.name for stage in self.stages]
-        if self.start and self.start not in names:
-            yield Conflict("curriculum.start", f"is not the name of a stage; write {' or '.join(names)}")
         if len(set(names)) < len(names):
             yield Conflict("curriculum.stages", "names two stages alike; give each a name of its own")
 

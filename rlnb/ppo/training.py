@@ -12,11 +12,9 @@ Schulman et al. 2017 (arXiv:1707.06347). What differs from the paper:
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -25,10 +23,13 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 
-from rlnb.advantages.gae import gae_of_turns
-from rlnb.games.opponents import Opponent
-from rlnb.games.text_games import TextGame
+from rlnb.advantages.gae import gae, turn_columns
+from rlnb.games.opponents import Opponent, playable_opponents
+from rlnb.games.text_games import TextGame, states_in_play
+from rlnb.policy import Policy
 from rlnb.policy.generation import evaluating
+from rlnb.policy.loading import load_tokenizer
+from rlnb.policy.prompts import Chat
 from rlnb.ppo.curriculum import (
     SUCCESS_SCORE,
     Assignment,
@@ -40,26 +41,28 @@ from rlnb.ppo.curriculum import (
     collect_results,
     draw_fresh_games,
     draw_replays,
+    load_curriculum,
+    load_opponents,
     num_replays,
     score_of_random_play,
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
-from rlnb.run.directory import log_line
-from rlnb.run.health import check_alarms
-from rlnb.run.tracking import Tracker
-from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
-from rlnb.selfplay.batch import Batch, Learner, Logprobs, kl_terms, make_batch, ratio_figures
-from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
+from rlnb.selfplay.acting import make_encoder, make_player
+from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.batch import Batch, Learner, Logprobs, LossAndSums, kl_terms, make_batch, ratio_figures
+from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
     GameRules,
     Player,
+    RewardFunction,
     Trajectory,
     collect_trajectories,
     collect_turns,
     play_games,
 )
+from rlnb.selfplay.run import GameRun
 
 GAE_LAMBDA = 0.95  # 0 = one step, 1 = whole games
 VALUE_COEF = 0.5  # weight of the value head's squared error
@@ -67,12 +70,14 @@ VALUE_CLIP = 0.2  # how far a value moves in an update before it is clipped
 # Adaptive KL: what is held (nats a token), the share by which the coefficient moves, and its least value as
 # a share of the first.
 KL_TARGET, KL_GAIN, KL_MAX_ERROR, KL_LEAST_SHARE = 0.05, 0.1, 0.2, 0.01
+SAMPLED_GAMES = 50  # of each game, whose prompts have to fit
+Estimator = Callable[..., np.ndarray]  # as `gae`
 
 
 def ppo_loss(
     now: Logprobs, old: Logprobs, anchor: Logprobs | None, batch: Batch, *, training: PpoTrainingParams,
     step: int, kl_coef: float,
-) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
+) -> LossAndSums:  # fmt: skip
     """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
 
     With r = pi / pi_old of a turn, or of each of its tokens, advantages A, clip c, weights w of the turns:
@@ -112,7 +117,7 @@ def squared_value_errors(
 
 def update(
     learner: Learner, batch: Batch, *, seed: int, step: int, kl_coef: float,
-    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = ppo_loss,
+    loss: Callable[..., LossAndSums] = ppo_loss,
 ) -> tuple[dict[str, float], float]:  # fmt: skip
     """Update the policy by `Learner.update`, and return metrics and the next kl_coef.
 
@@ -157,7 +162,7 @@ def mean_over_all(total: float, count: float, *, default: float) -> float:
     return float(everywhere / counted) if counted else default
 
 
-@dataclass(frozen=True)
+@dataclass
 class PpoState(RunState):
     """The progress of a run. kl_coef: of KL(policy || untrained model), 0 = not computed."""
 
@@ -166,16 +171,18 @@ class PpoState(RunState):
     kl_coef: float = 0.0
 
 
-@dataclass(frozen=True)
-class GamePlan:
-    """The games of every update, played by the actor's current weights."""
+@dataclass
+class PpoRun(GameRun[PpoOpenspielParams, PpoState]):
+    """A run of PPO: the games of every update, its loss and its metrics.
 
-    params: PpoOpenspielParams
-    curriculum: Curriculum
-    actor: ActorCritic
-    encoder: Encoder
-    rules: GameRules
-    opponents: Mapping[str, Opponent]
+    results: of the step's games on all ranks.
+    """
+
+    curriculum: Curriculum = field(kw_only=True)
+    results: list[GameResult] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.opponents = load_opponents(self.curriculum)
 
     def assign_games(self, state: PpoState) -> list[Assignment]:
         """Return this rank's games of an update: fresh games, each from both seats, and replayed failures.
@@ -196,77 +203,103 @@ class GamePlan:
             if index // 2 % ranks.num_processes == ranks.process_index
         ]
 
-    def play(self, assignments: Sequence[Assignment]) -> list[FinishedGame]:
-        """Return the played games in the order of their assignments."""
-        player = make_player(self.actor, self.encoder, self.params.game, self.params.training)
+    def play(self, step: int) -> list[FinishedGame]:
+        """Return this rank's games of an update, played by the policy's current weights."""
+        arena, params, assignments = self.arena, self.params, self.assign_games(self.state)
+        player = make_player(arena.actor, arena.encoder, params.game, params.training)
         players: dict[str, Player | Opponent] = {LEARNER: player, **self.opponents}
-        return play_games([game.episode for game in assignments], players, rules=self.rules)
+        with self.timed("rollout"), evaluating(self.policy):
+            games = play_games([each.episode for each in assignments], players, rules=arena.rules)
+        self.results = in_order_of_assignment(gather_object([collect_results(assignments, games)]))
+        return games
 
-
-def train_ppo(
-    params: PpoOpenspielParams,
-    learner: Learner,
-    plan: GamePlan,
-    state: PpoState,
-    *,
-    output_dir: str | Path,
-    tracker: Tracker,
-    evaluate: Callable[[int], Mapping[str, float]],
-    show: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] = print,
-    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = ppo_loss,
-) -> PpoState:
-    """Train from `state` to `training.max_steps` updates and return the last state.
-
-    evaluate, show: as in `StepRecorder`. say: called with warnings and changes of
-    the stage; train.log has these and a line a step. Raises TrainingDiverged, OutOfMemory,
-    and Preempted after a signal.
-    """
-    max_steps, device = params.training.max_steps, learner.actor.policy.device
-
-    def log_and_say(line: str) -> None:
-        log_line(output_dir, line)
-        say(line)
-
-    recorder = StepRecorder(output_dir, params, learner, tracker, evaluate, describe_step, show, log_and_say)
-    with recorder.going_on(after=state.step):
-        while state.step < max_steps and not recorder.is_stopping:
-            # 1. Play: fresh games of the stage, each from both seats, and games that were lost before.
-            started = time.perf_counter()
-            assignments = plan.assign_games(state)
-            with evaluating(learner.actor.policy):
-                games = plan.play(assignments)
-            results = in_order_of_assignment(gather_object([collect_results(assignments, games)]))
-
-            # 2. Credit: GAE from each turn of the learner to its next one.
-            played = time.perf_counter()
-            batch, advantage_std = make_ppo_batch(games, params.training, device=device)
-
-            # 3. Update the weights: the clipped surrogate, several epochs of mini-batches.
-            metrics, kl_coef = update(
-                learner, batch, seed=params.seed, step=state.step, kl_coef=state.kl_coef, loss=loss
+    def update(self, batch: Batch, loss: Callable[..., LossAndSums]) -> dict[str, float]:
+        """Update the policy by a loss such as `ppo_loss`, and return metrics."""
+        state, seed = self.state, self.params.seed
+        with self.timed("update"):
+            metrics, state.kl_coef = update(
+                self.learner, batch, seed=seed, step=state.step, kl_coef=state.kl_coef, loss=loss
             )
-            state = replace(state, kl_coef=kl_coef)
-            updated = time.perf_counter()
+        return metrics
 
-            # 4. Measure the games of all ranks.
-            metrics |= play_metrics(games) | {"advantage/std": advantage_std}
-            metrics |= {"play/utility": mean_utility(games, plan.curriculum.games)}
-            metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
-            metrics = mean_over_ranks(metrics)
+    def log(self, step: int, games: Sequence[FinishedGame], metrics: Mapping[str, float]) -> None:
+        """Complete an update: measure its games on all ranks, move the curriculum on, evaluate, save.
 
-            # 5. Move on: curriculum, replay buffer and alarms. Stop a run that has diverged.
-            state, notes = next_state(state, results, metrics, params)
-            check_alarms(state.alarms, metrics, first_length=state.first_length)
-            metrics["play/success_share"] = success_share(results)
-            pairings = plan.curriculum.pairings[state.curriculum.stage]
-            metrics["curriculum/random_score"] = score_of_random_play(pairings)
-            metrics |= state.curriculum.metrics() | state.replay.metrics(results, step=state.step)
-            metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        Raises TrainingDiverged where an alarm lasts for ALARM_PATIENCE updates.
+        """
+        utility = {"play/utility": mean_utility(games, self.curriculum.games)}
+        metrics = self.mean_metrics(games, {**metrics, **utility})
+        self.state, notes = next_state(self.state, self.results, metrics, self.params)
+        metrics["play/success_share"] = success_share(self.results)
+        pairings = self.curriculum.pairings[self.state.curriculum.stage]
+        metrics["curriculum/random_score"] = score_of_random_play(pairings)
+        metrics |= self.state.curriculum.metrics()
+        metrics |= self.state.replay.metrics(self.results, step=self.state.step)
+        metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        self.record(games, metrics, notes=notes)
 
-            # 6. Evaluate, report and save. Do not checkpoint a policy that raises an alarm.
-            recorder.end_step(state, games, metrics, notes=notes)
-    return state
+    def describe(self, metrics: Mapping[str, float]) -> str:
+        return (
+            f"Step {self.state.step} | Reward: {metrics['reward']:.4f} | "
+            f"Score: {metrics['play/score']:.4f} | Success: {metrics.get('play/success_share', 0.0):.2%}"
+        )
+
+
+def load_playable_curriculum(params: PpoOpenspielParams) -> Curriculum:
+    """Return the curriculum, without any model.
+
+    Raises ParamsError if a game cannot be played, or if a prompt of sampled games does not fit.
+    """
+    curriculum = load_curriculum(params)
+    chat = Chat(load_tokenizer(params.model), params.model.thinking, params.model.system)
+    encoder = make_encoder(params.game, chat)
+    for game in curriculum.games.values():
+        states = states_in_play(game, SAMPLED_GAMES, rng=random.Random(0))
+        encoder.prompt_ids([game.prompt(state) for state in states])
+    return curriculum
+
+
+def make_ppo_run(
+    params: PpoOpenspielParams, policy: Policy, curriculum: Curriculum, *, reward: RewardFunction
+) -> PpoRun:
+    """Return a run that starts from the policy's weights, with a fresh value head. reward: see `GameRules`.
+
+    The arena has all games of the curriculum, against those of `evaluation.opponents` that can play each
+    game, and against its opponents in the stages.
+    """
+    acting, training = params.game, params.training
+    pairings = [pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings]
+    opponents = []
+    for game in curriculum.games.values():
+        stage_opponents = [opponent for other, opponent in pairings if other.name == game.name]
+        playable = playable_opponents(game, params.evaluation.opponents)
+        opponents.append((game, tuple(dict.fromkeys([*playable, *stage_opponents]))))
+    arena = Arena(
+        policy, GameRules(reward, acting.invalid), opponents, acting=acting, training=training,
+        seed=params.seed, has_value=True, exact=params.evaluation.exact, names_games=True,
+    )  # fmt: skip
+    learner = Learner(
+        arena.actor, training, temperature=acting.temperature,
+        value_learning_rate=training.value_learning_rate, has_reference=training.init_kl_coef > 0,
+    )  # fmt: skip
+    return PpoRun(params, arena, learner, PpoState(kl_coef=training.init_kl_coef), curriculum=curriculum)
+
+
+def train(run: PpoRun, estimate: Estimator = gae, loss: Callable[..., LossAndSums] = ppo_loss) -> PpoState:
+    """Train to `training.max_steps` updates and return the state; the notebook has the same loop.
+
+    estimate: of the turns' advantages, as `gae`. Raises TrainingDiverged, OutOfMemory, and Preempted after a
+    signal.
+    """
+    for step in run.steps():
+        games = run.play(step)
+        trajectories = collect_trajectories(games)
+        advantages = estimate(*turn_columns(trajectories), lam=GAE_LAMBDA)
+        batch = make_ppo_batch(trajectories, advantages, run.learner)
+        metrics = run.update(batch, loss)
+        metrics["advantage/std"] = float(advantages.std())
+        run.log(step, games, metrics)
+    return run.state
 
 
 def in_order_of_assignment(by_rank: Sequence[Sequence[GameResult]]) -> list[GameResult]:
@@ -276,26 +309,18 @@ def in_order_of_assignment(by_rank: Sequence[Sequence[GameResult]]) -> list[Game
     return [result for pair in itertools.chain.from_iterable(rounds) for result in pair]
 
 
-def make_ppo_batch(
-    games: Sequence[FinishedGame], training: PpoTrainingParams, *, device: torch.device | str = "cpu"
-) -> tuple[Batch, float]:
-    """Return the learner's turns as a batch, and the standard deviation of their raw advantages.
-
-    Advantages are normalized over the turns of all ranks.
-    """
-    trajectories = collect_trajectories(games)
-    advantages = gae_of_turns(trajectories, lam=GAE_LAMBDA)
-    turns = collect_turns(trajectories)
+def make_ppo_batch(trajectories: Sequence[Trajectory], advantages: np.ndarray, learner: Learner) -> Batch:
+    """Return the learner's turns as a batch, with advantages normalized over the turns of all ranks."""
+    turns, training = collect_turns(trajectories), cast(PpoTrainingParams, learner.training)
     targets = advantages + [turn.value for turn in turns]
     lengths = [len(trajectory.turns) for trajectory in trajectories]
-    weights = weigh_turns(
-        trajectories, weigh=training.weigh, mean_length=float(np.mean(gather_object(lengths)))
-    )
+    mean_length = float(np.mean(gather_object(lengths)))
+    weights = weigh_turns(trajectories, weigh=training.weigh, mean_length=mean_length)
     ranks = gather_object([(advantages, weights)])
     first = sum(len(values) for values, _ in ranks[: PartialState().process_index])
     everywhere = normalize_advantages(*map(np.concatenate, zip(*ranks, strict=True)))
-    batch = make_batch(turns, everywhere[first : first + len(turns)], targets, weights=weights, device=device)
-    return batch, float(advantages.std())
+    normalized, device = everywhere[first : first + len(turns)], learner.actor.policy.device
+    return make_batch(turns, normalized, targets, weights=weights, device=device)
 
 
 def normalize_advantages(advantages: ArrayLike, weights: ArrayLike) -> np.ndarray:
@@ -348,10 +373,3 @@ def next_state(
     state = state.advance(metrics, params.training)
     replay = state.replay.update(results, curriculum.mean_scores, step=state.step)
     return replace(state, curriculum=curriculum, replay=replay), [progression] if progression else []
-
-
-def describe_step(step: int, metrics: Mapping[str, float]) -> str:
-    return (
-        f"Step {step} | Reward: {metrics['reward']:.4f} | Score: {metrics['play/score']:.4f} | "
-        f"Success: {metrics.get('play/success_share', 0.0):.2%}"
-    )

@@ -174,8 +174,8 @@ class Logprobs(NamedTuple):
         return Logprobs(self.logprobs_bt[rows], self.entropies_bt[rows], self.values_b[rows], logprobs_utw)
 
 
-# (now, old, anchor or None, part of a mini-batch) -> the sum over the part's turns, and sums to report
-Loss = Callable[[Logprobs, Logprobs, Logprobs | None, Batch], tuple[torch.Tensor, dict[str, float]]]
+LossAndSums = tuple[torch.Tensor, dict[str, float]]  # over the turns of a part of a mini-batch
+Loss = Callable[[Logprobs, Logprobs, Logprobs | None, Batch], LossAndSums]  # now, old, anchor, the part
 
 
 def compute_logprobs(

@@ -8,37 +8,37 @@ Liu et al. 2025 (arXiv:2506.24119). What differs from the paper's code:
 - A magnet, which the policy is pulled to, and an average of the weights, which is judged, are optional.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import PartialState
 
 from rlnb.advantages import group, leave_one_out, role
-from rlnb.advantages.gae import gae_of_turns
+from rlnb.advantages.gae import gae, turn_columns
 from rlnb.advantages.groups import repeat_by_turn
 from rlnb.games.text_games import TextGame
+from rlnb.policy import Policy
 from rlnb.policy.generation import evaluating
-from rlnb.run.health import check_alarms
-from rlnb.run.tracking import Tracker
-from rlnb.selfplay.acting import ActorCritic, Encoder, make_player
-from rlnb.selfplay.batch import Batch, Learner, Logprobs, kl_terms, make_batch, ratio_figures
-from rlnb.selfplay.checkpoints import RunState, StepRecorder, mean_over_ranks, play_metrics
+from rlnb.selfplay.acting import make_player
+from rlnb.selfplay.arena import Arena
+from rlnb.selfplay.batch import Batch, Learner, Logprobs, LossAndSums, kl_terms, make_batch, ratio_figures
+from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.rollouts import (
     LEARNER,
     Episode,
     FinishedGame,
     GameRules,
+    RewardFunction,
     Trajectory,
     collect_trajectories,
     collect_turns,
     play_games,
     self_play_episodes,
 )
+from rlnb.selfplay.run import GameRun
 from rlnb.spiral.params import SpiralSelfPlayParams
 
 GAE_LAMBDA = 0.9  # 0 = one step, 1 = whole games
@@ -54,21 +54,23 @@ def returns_alone(
     return repeat_by_turn(rewards, trajectories), dict(baselines)
 
 
-def gae(trajectories: Sequence[Trajectory], baselines: Baselines) -> tuple[np.ndarray, dict[str, float]]:
-    return gae_of_turns(trajectories, lam=GAE_LAMBDA), dict(baselines)
+def by_value_head(
+    trajectories: Sequence[Trajectory], baselines: Baselines
+) -> tuple[np.ndarray, dict[str, float]]:
+    return gae(*turn_columns(trajectories), lam=GAE_LAMBDA), dict(baselines)
 
 
 # By `advantage.kind`; see rlnb/advantages.
 ESTIMATORS: dict[str, Estimator] = {
     "none": returns_alone, "rae": role.advantages, "leave_one_out": leave_one_out.advantages,
-    "group": group.advantages, "gae": gae,
+    "group": group.advantages, "gae": by_value_head,
 }  # fmt: skip
 
 
 def spiral_loss(
     now: Logprobs, old: Logprobs, magnet: Logprobs | None, batch: Batch, *, params: SpiralSelfPlayParams,
     step: int,
-) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
+) -> LossAndSums:  # fmt: skip
     """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
 
     With r = pi / pi_old, advantages A and clip c, over the tokens t of a turn:
@@ -99,22 +101,16 @@ def spiral_loss(
     return loss, figures
 
 
-@dataclass(frozen=True)
+@dataclass
 class SelfPlayState(RunState):
     """The progress of a run. baselines: by "game/role"."""
 
     baselines: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SelfPlayGames:
-    """The source of each update's games, played by the actor's current weights."""
-
-    params: SpiralSelfPlayParams
-    game: TextGame
-    actor: ActorCritic
-    encoder: Encoder
-    rules: GameRules
+@dataclass
+class SelfPlayRun(GameRun[SpiralSelfPlayParams, SelfPlayState]):
+    """A run of SPIRAL: the games of every update, its loss and its metrics."""
 
     def episodes(self, step: int) -> list[Episode]:
         """Return this rank's games of an update; those of all ranks follow from the run's seed and the step.
@@ -124,87 +120,86 @@ class SelfPlayGames:
         params, ranks = self.params, PartialState()
         seed = int(np.random.SeedSequence([params.seed, step, 0]).generate_state(1)[0])
         episodes = self_play_episodes(
-            self.game, params.training.games_per_step, seed=seed,
+            self.arena.opponents[0][0], params.training.games_per_step, seed=seed,
             max_opening_plies=params.game.max_opening_plies, games_per_opening=params.games_per_opening,
         )  # fmt: skip
         return [each for each in episodes if each.group % ranks.num_processes == ranks.process_index]
 
     def play(self, step: int) -> list[FinishedGame]:
-        player = make_player(self.actor, self.encoder, self.params.game, self.params.training)
-        return play_games(self.episodes(step), {LEARNER: player}, rules=self.rules)
+        """Return this rank's games of an update, in which the policy's current weights play both seats."""
+        arena, params = self.arena, self.params
+        player = make_player(arena.actor, arena.encoder, params.game, params.training)
+        with self.timed("rollout"), evaluating(self.policy):
+            return play_games(self.episodes(step), {LEARNER: player}, rules=arena.rules)
+
+    def update(self, batch: Batch, loss: Callable[..., LossAndSums]) -> dict[str, float]:
+        """Update the policy by a loss such as `spiral_loss`, and return metrics."""
+        step = self.state.step
+        with self.timed("update"):
+            descended = partial(loss, params=self.params, step=step)
+            return self.learner.update(batch, descended, seed=self.params.seed, step=step)[1]
+
+    def log(self, step: int, games: Sequence[FinishedGame], metrics: Mapping[str, float]) -> None:
+        """Complete an update: measure its games on all ranks, evaluate and save where that is due.
+
+        Raises TrainingDiverged where an alarm lasts for ALARM_PATIENCE updates.
+        """
+        metrics = self.mean_metrics(games, metrics)
+        self.state = self.state.advance(metrics, self.params.training)
+        self.record(games, metrics)
+
+    def describe(self, metrics: Mapping[str, float]) -> str:
+        line = (
+            f"step {self.state.step}/{self.params.training.max_steps}  score {metrics['play/score']:.2f}  "
+            f"first seat {metrics['play/first_score']:.2f}  draws {metrics['play/draw_share']:.0%}  "
+            f"invalid {metrics['play/invalid_share']:.0%}  entropy {metrics['entropy']:.3f}"
+        )
+        if "exact/nash_conv" in metrics:
+            line += f"  NashConv {metrics['exact/nash_conv']:.3f}"
+        seconds = metrics["time/rollout_seconds"] + metrics["time/update_seconds"]
+        return f"{line}  {seconds:.1f} s"
+
+
+def make_self_play_run(
+    params: SpiralSelfPlayParams, policy: Policy, game: TextGame, *, reward: RewardFunction
+) -> SelfPlayRun:
+    """Return a run that starts from the policy's weights. reward: as in `GameRules`."""
+    arena = Arena(
+        policy, GameRules(reward, params.game.invalid), [(game, params.evaluation.opponents)],
+        acting=params.game, training=params.training, seed=params.seed,
+        has_value=params.advantage.has_value, exact=params.evaluation.exact,
+    )  # fmt: skip
+    learner = Learner(arena.actor, params.training, temperature=params.game.temperature)
+    return SelfPlayRun(params, arena, learner, SelfPlayState())
 
 
 def train(
-    learner: Learner,
-    self_play: SelfPlayGames,
-    state: SelfPlayState,
-    *,
-    tracker: Tracker,
-    output_dir: str | Path,
-    evaluate: Callable[[int], Mapping[str, float]],
-    show: Callable[[int, int], None] | None = None,
-    estimator: Estimator | None = None,
-    loss: Callable[..., tuple[torch.Tensor, dict[str, float]]] = spiral_loss,
+    run: SelfPlayRun,
+    estimate: Estimator | None = None,
+    loss: Callable[..., LossAndSums] = spiral_loss,
 ) -> SelfPlayState:
-    """Train from `state` to `training.max_steps` updates and return the final state.
+    """Train to `training.max_steps` updates and return the state; the notebook has the same loop.
 
-    evaluate, show: as in `StepRecorder`. estimator: of the advantages, by default that of `advantage.kind`.
-    loss: see `spiral_loss`. Raises TrainingDiverged, OutOfMemory, and Preempted after a signal.
+    estimate: of the advantages, by default that of `advantage.kind`. Raises TrainingDiverged, OutOfMemory,
+    and Preempted after a signal.
     """
-    params, training = self_play.params, self_play.params.training
-    estimator = estimator or ESTIMATORS[params.advantage.kind]
-    device = learner.actor.policy.device
-    describe = partial(describe_step, max_steps=training.max_steps)
-    recorder = StepRecorder(output_dir, params, learner, tracker, evaluate, describe, show)
-    with recorder.going_on(after=state.step):
-        while state.step < training.max_steps and not recorder.is_stopping:
-            # 1. Play. Games advance in lockstep; the learner plays both seats.
-            started = time.perf_counter()
-            with evaluating(learner.actor.policy):
-                games = self_play.play(state.step)
-            played = time.perf_counter()
-            # 2. Advantages. Returns are compared with the baselines from before this batch.
-            advantages, baselines = estimator(collect_trajectories(games), state.baselines)
-            # 3. Update. The only place where trajectories become tensors.
-            batch = select_turns(games, advantages, has_value=learner.has_value, device=device)
-            descended = partial(loss, params=params, step=state.step)
-            _, metrics = learner.update(batch, descended, seed=params.seed, step=state.step)
-            updated = time.perf_counter()
-            # 4. Measure. An alarm that lasts for ALARM_PATIENCE updates ends the run here.
-            metrics |= play_metrics(games) | {"advantage/std": float(advantages.std())}
-            metrics |= {"time/rollout_seconds": played - started, "time/update_seconds": updated - played}
-            metrics = mean_over_ranks(metrics)
-            state = replace(state.advance(metrics, training), baselines=baselines)
-            check_alarms(state.alarms, metrics, first_length=state.first_length)
-            # 5. Evaluate, report and save.
-            recorder.end_step(state, games, metrics)
-    return state
+    estimate = estimate or ESTIMATORS[run.params.advantage.kind]
+    for step in run.steps():
+        games = run.play(step)
+        trajectories = collect_trajectories(games)
+        advantages, run.state.baselines = estimate(trajectories, run.state.baselines)
+        batch = select_turns(trajectories, advantages, run.learner)
+        metrics = run.update(batch, loss)
+        metrics["advantage/std"] = float(advantages.std())
+        run.log(step, games, metrics)
+    return run.state
 
 
-def select_turns(
-    games: Sequence[FinishedGame],
-    advantages: np.ndarray,
-    *,
-    has_value: bool,
-    device: torch.device | str = "cpu",
-) -> Batch:
+def select_turns(trajectories: Sequence[Trajectory], advantages: np.ndarray, learner: Learner) -> Batch:
     """Return a batch of the turns that teach something: those with a choice or, for a value head, all."""
-    turns = collect_turns(collect_trajectories(games))
-    kept = [index for index, turn in enumerate(turns) if has_value or turn.choices]
+    turns = collect_turns(trajectories)
+    kept = [index for index, turn in enumerate(turns) if learner.has_value or turn.choices]
     values = np.array([turns[index].value for index in kept])
-    targets = advantages[kept] + values if has_value else None
+    targets = advantages[kept] + values if learner.has_value else None
     some = [turns[index] for index in kept]
-    return make_batch(some, advantages[kept], targets, device=device)
-
-
-def describe_step(step: int, metrics: Mapping[str, float], *, max_steps: int) -> str:
-    """Return an update's line of train.log."""
-    line = (
-        f"step {step}/{max_steps}  score {metrics['play/score']:.2f}  "
-        f"first seat {metrics['play/first_score']:.2f}  draws {metrics['play/draw_share']:.0%}  "
-        f"invalid {metrics['play/invalid_share']:.0%}  entropy {metrics['entropy']:.3f}"
-    )
-    if "exact/nash_conv" in metrics:
-        line += f"  NashConv {metrics['exact/nash_conv']:.3f}"
-    seconds = metrics["time/rollout_seconds"] + metrics["time/update_seconds"]
-    return f"{line}  {seconds:.1f} s"
+    return make_batch(some, advantages[kept], targets, device=learner.actor.policy.device)

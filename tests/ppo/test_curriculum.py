@@ -176,7 +176,6 @@ def test_what_cannot_be_played_is_refused_before_any_model(stage, reason):
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"start": "third"}, "curriculum.start"),
         ({"stages": [EASY, EASY]}, "curriculum.stages"),
     ],
 )

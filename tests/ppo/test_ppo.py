@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from ppo_run import make_run, params_of, train_run
 from pytest import approx
 from scripted_play import X_WINS, Scripted, any_legal, line
 from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of, send_sigterm
+from tiny_actor import tiny_actor
 
-from rlnb.advantages.gae import gae_of_turns
+from rlnb.advantages.gae import gae, turn_columns
 from rlnb.errors import ParamsError, Preempted
 from rlnb.games.text_games import load_game
-from rlnb.ppo.curriculum import collect_results
-from rlnb.ppo.setup import load_playable_curriculum
 from rlnb.ppo.training import (
     PpoState,
+    load_playable_curriculum,
     make_ppo_batch,
     mean_utility,
     next_state,
@@ -27,7 +28,7 @@ from rlnb.ppo.training import (
     weigh_turns,
 )
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
-from rlnb.selfplay.rollouts import play_games, self_play_episodes
+from rlnb.selfplay.rollouts import collect_trajectories, play_games, self_play_episodes
 
 METRICS = {
     "play/completion_tokens": 1.0,
@@ -91,7 +92,7 @@ def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_save
 ):
     params, begun = params_of(cache_dir, training={"save_steps": 100}), []
 
-    def evaluate(step: int) -> dict[str, float]:
+    def measure_step(step: int) -> dict[str, float]:
         begun.append((step, checkpoint_step(latest_checkpoint(tmp_path))))
         send_sigterm()
         raise AssertionError("it went on")
@@ -99,7 +100,7 @@ def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_save
     torch.manual_seed(0)
     for _ in range(2):  # in the evaluation of step 2, then in the one that the next attempt makes up
         with pytest.raises(Preempted, match="SIGTERM"):
-            train_run(params, tmp_path, evaluate=evaluate)
+            train_run(params, tmp_path, measure_step=measure_step)
         assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2]  # no further step
     assert begun == [(2, 2), (2, 2)]
     train_run(params, tmp_path)
@@ -107,35 +108,19 @@ def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_save
     assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(whole_run[0], 4)) == []
 
 
-def test_a_run_starts_in_the_stage_that_is_named(cache_dir, tmp_path, capsys):
-    start = {"curriculum": {"start": "second"}, "training": {"max_steps": 2, "save_steps": 1}}
-    train_run(params_of(cache_dir, **start), tmp_path / "second")
-    assert "curriculum.start = 'second': moved from stage 1 to 2\n" in capsys.readouterr().out
-    assert [row["curriculum/stage"] for row in rows_of(tmp_path / "second")[1:]] == [2, 2]
-    # Back to the first stage, once: the run soon reaches the second, and a later attempt leaves it there.
-    start = {"curriculum": {"start": "first"}, "training": {"max_steps": 5, "save_steps": 1}}
-    train_run(params_of(cache_dir, **start), tmp_path / "second")
-    said = capsys.readouterr().out
-    assert "curriculum.start 'second' -> 'first'" in said
-    assert "curriculum.start = 'first': moved from stage 2 to 1\n" in said
-    start["training"]["max_steps"] = 6
-    train_run(params_of(cache_dir, **start), tmp_path / "second")
-    assert "moved" not in capsys.readouterr().out
-    assert [row["curriculum/stage"] for row in rows_of(tmp_path / "second")[5:]] == [2, 2]
-
-
 def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cache_dir):
     params = params_of(cache_dir, training={"games_per_step": 20}, replay={"share": 0.5})
-    plan = make_run(params).plan
-    fresh = plan.assign_games(PpoState())
+    run = make_run(params)
+    fresh = run.assign_games(PpoState())
     assert len(fresh) == 20
     assert all(assignment.is_fresh for assignment in fresh)
-    lost = [result._replace(score=0.0) for result in collect_results(fresh, plan.play(fresh))]
+    run.play(0)
+    lost = [result._replace(score=0.0) for result in run.results]
     state, _ = next_state(PpoState(), lost, METRICS, params)
     assert len(state.replay.failures) == 20
     counts = []
     for step in range(20):
-        assigned = plan.assign_games(replace(state, step=step))
+        assigned = run.assign_games(replace(state, step=step))
         again = [assignment for assignment in assigned if not assignment.is_fresh]
         seats = Counter(assignment.task.seat for assignment in assigned if assignment.is_fresh)
         assert len(assigned) == 20
@@ -165,21 +150,22 @@ def test_a_batch_has_the_advantages_and_weights_that_are_asked_for(cache_dir):
         self_play_episodes(load_game("tic_tac_toe"), 3, seed=0), {"policy": Scripted(any_legal)}
     )
     trajectories = [trajectory for game in games for trajectory in game.trajectories]
-    raw = gae_of_turns(trajectories, lam=0.95)
+    raw = gae(*turn_columns(trajectories), lam=0.95)
     mean = float(np.mean([len(trajectory.turns) for trajectory in trajectories]))
     weights = weigh_turns(trajectories, weigh="games", mean_length=mean)
-    batch, raw_std = make_ppo_batch(games, params_of(cache_dir, training={"weigh": "games"}).training)
+    training = params_of(cache_dir, training={"weigh": "games"}).training
+    batch = make_ppo_batch(trajectories, raw, SimpleNamespace(training=training, actor=tiny_actor(cache_dir)))
     assert batch.weights_b.tolist() == approx(weights.tolist())
     expected = normalize_advantages(raw, weights)
     assert batch.advantages_b.tolist() == approx(expected.tolist(), abs=1e-4)
-    assert raw_std == approx(float(raw.std()))
 
 
 def test_the_loss_reads_the_policy_at_the_temperature_of_play(cache_dir):
     run = make_run(params_of(cache_dir, game={"temperature": 0.3}))
     assert run.learner.temperature == 0.3
-    games = run.plan.play(run.plan.assign_games(PpoState()))
-    batch, _ = make_ppo_batch(games, run.params.training)
+    games = run.play(0)
+    trajectories = collect_trajectories(games)
+    batch = make_ppo_batch(trajectories, gae(*turn_columns(trajectories), lam=0.95), run.learner)
     sampled = [logprob for game in games for turn in game.trajectories[0].turns for logprob in turn.logprobs]
     logprobs = run.learner.compute_logprobs(batch).logprobs_bt[batch.mask_bt]
     assert sorted(logprobs.tolist()) == approx(sorted(sampled), abs=1e-4)

@@ -12,9 +12,8 @@ import self_play_run
 import torch
 from accelerate import PartialState
 
-from rlnb.run.tracking import open_tracker
+from rlnb.ppo.training import train as train_ppo
 from rlnb.selfplay.batch import parameter_groups
-from rlnb.spiral.setup import resume_run
 from rlnb.spiral.training import train as train_spiral
 
 LEARNING_RATE = 0.1
@@ -23,31 +22,25 @@ SMALL_STEPS = {
     "num_mini_batches": 1, "games_per_step": 8,
 }  # fmt: skip
 RUNS = {
-    "rae": (self_play_run, {"advantage": {"kind": "rae"}}),
-    "leave_one_out": (self_play_run, {"advantage": {"kind": "leave_one_out"}}),
-    "ppo": (ppo_run, {"replay": {"share": 0.5}}),
+    "rae": (self_play_run, train_spiral, {"advantage": {"kind": "rae"}}),
+    "leave_one_out": (self_play_run, train_spiral, {"advantage": {"kind": "leave_one_out"}}),
+    "ppo": (ppo_run, train_ppo, {"replay": {"share": 0.5}}),
 }
 
 
 def train_run(kind: str, folder: Path) -> dict[str, object]:
     """Return what three updates of a run of a notebook leave, with plain gradient descent."""
-    module, sections = RUNS[kind]
+    module, train, sections = RUNS[kind]
     params = module.params_of(folder / "cache", training=SMALL_STEPS, **sections)
-    run = module.make_run(params)
+    run = module.make_run(self_play_run.in_directory(params, folder / kind))
     run.learner.optimizer = torch.optim.SGD(
         parameter_groups(run.learner.actor, run.learner.value_learning_rate)
     )
-    output_dir = folder / kind
+    run.measure_step = lambda _: {}
+    state = train(run)
     if kind == "ppo":
-        state = run.train(
-            run.restore(None, output_dir), output_dir, evaluate=lambda _: {}, say=lambda _: None
-        )
         kept = {"failures": state.replay.failures, "curriculum": state.curriculum, "kl_coef": state.kl_coef}
     else:
-        state = resume_run(run, output_dir)
-        with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
-            options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}}
-            state = train_spiral(run.learner, run.games, state, **options)
         kept = {"baselines": state.baselines}
     weights = [parameter.detach() for parameter in run.learner.actor.parameters_to_train()]
     return {"weights": weights, "kept": kept, "num_games": state.num_games}

@@ -19,10 +19,9 @@ from accelerate import PartialState
 from tiny_actor import DoubleActor
 from two_ranks import run_on_two_ranks
 
-from rlnb.ppo import setup as ppo_setup
-from rlnb.run.tracking import open_tracker, read_metrics
+from rlnb.ppo import training as ppo_training
+from rlnb.run.tracking import read_metrics
 from rlnb.selfplay import arena
-from rlnb.spiral import setup as spiral_setup
 from rlnb.spiral import training as spiral_training
 
 RECORDED = Path(__file__).with_name("recorded_runs.json")
@@ -101,25 +100,22 @@ def measure(case: str, folder: Path) -> dict[str, object]:
     output_dir = folder / case
     sections = {**sections, "training": {**TRAINING, **sections.get("training", {})}}
     module = self_play_run if case in SPIRAL else ppo_run
-    params = module.params_of(folder / "cache", **sections)
+    params = self_play_run.in_directory(module.params_of(folder / "cache", **sections), output_dir)
     policy = load_double(params)
     with in_float64():
         if case in SPIRAL:
-            game, reward = params.load_game(), self_play_run.notebook_reward(params)
-            run = spiral_setup.make_self_play_run(params, policy, game, reward=reward)
-            descend_plainly(run.learner)
-            state = spiral_setup.resume_run(run, output_dir)
-            with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
-                options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}}
-                state = spiral_training.train(run.learner, run.games, state, **options)
-            kept = state.baselines
+            reward = self_play_run.notebook_reward(params)
+            run = spiral_training.make_self_play_run(params, policy, params.load_game(), reward=reward)
         else:
             reward = self_play_run.notebook_reward(params, "ppo_openspiel")
-            curriculum = ppo_setup.load_playable_curriculum(params)
-            run = ppo_setup.make_ppo_run(params, curriculum, policy, reward=reward)
-            descend_plainly(run.learner)
-            options = {"evaluate": lambda _: {}, "say": lambda _: None}
-            state = run.train(run.restore(None, output_dir), output_dir, **options)
+            curriculum = ppo_training.load_playable_curriculum(params)
+            run = ppo_training.make_ppo_run(params, policy, curriculum, reward=reward)
+        descend_plainly(run.learner)
+        run.measure_step = lambda _: {}
+        if case in SPIRAL:
+            kept = spiral_training.train(run).baselines
+        else:
+            state = ppo_training.train(run)
             kept = {"failures": len(state.replay.failures), "stage": state.curriculum.stage}
     rows = read_metrics(output_dir / "metrics.jsonl") if PartialState().is_main_process else []
     return {

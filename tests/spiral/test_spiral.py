@@ -4,11 +4,13 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from self_play_run import CPU, make_run, params_of, rows_of, train_run
+from self_play_run import CPU, in_directory, make_run, params_of, rows_of, train_run
+from tiny_actor import tiny_actor
 
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.games.text_games import load_game
@@ -16,11 +18,10 @@ from rlnb.machine import recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
 from rlnb.run.checkpoints import latest_checkpoint
-from rlnb.run.tracking import open_tracker
 from rlnb.selfplay.arena import ARENA_SEED
 from rlnb.selfplay.rollouts import collect_trajectories, collect_turns, paired_episodes
 from rlnb.spiral import training as spiral_training
-from rlnb.spiral.training import SelfPlayGames, SelfPlayState, select_turns
+from rlnb.spiral.training import SelfPlayRun, SelfPlayState, select_turns
 
 KUHN = {
     "game": {"name": "kuhn_poker", "reward_scale": 2.0},
@@ -32,11 +33,6 @@ KUHN = {
 }  # fmt: skip
 
 
-def make_games(params) -> SelfPlayGames:
-    """Return the games of a run, without a model to play them."""
-    return SelfPlayGames(params, params.load_game(), None, None, None)
-
-
 def get_seeds(episodes) -> list[tuple[int, int]]:
     return [(episode.seed, episode.opening_seed) for episode in episodes]
 
@@ -44,10 +40,11 @@ def get_seeds(episodes) -> list[tuple[int, int]]:
 def test_the_arenas_games_are_never_those_of_training(cache_dir):
     """Seeds of an update are below 2**32, and those of an arena at 2**40 and above."""
     params = params_of(cache_dir, seed=2**32 - 1)
-    games = make_games(params)
-    trained = {pair for step in range(300) for pair in get_seeds(games.episodes(step))}
+    game = params.load_game()
+    run = SelfPlayRun(params, SimpleNamespace(opponents=[(game, ())]), None, SelfPlayState())  # no model
+    trained = {pair for step in range(300) for pair in get_seeds(run.episodes(step))}
     assert len(trained) == 300 * 8
-    measured = set(get_seeds(paired_episodes(games.game, "random", 1000, seed=ARENA_SEED + params.seed)))
+    measured = set(get_seeds(paired_episodes(game, "random", 1000, seed=ARENA_SEED + params.seed)))
     assert len(measured) == 500
     assert trained.isdisjoint(measured)
     assert ARENA_SEED > 2**32
@@ -57,16 +54,17 @@ def test_the_arenas_games_are_never_those_of_training(cache_dir):
 def played(cache_dir):
     """Six games of tic-tac-toe that the tiny model has played against itself."""
     params = params_of(cache_dir, game={"name": "tic_tac_toe"}, training={"games_per_step": 6})
-    return make_run(params).games.play(0)
+    return collect_trajectories(make_run(params).play(0))
 
 
-def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(played):
+def test_a_turn_without_a_choice_teaches_a_value_and_nothing_else(cache_dir, played):
     """The ninth mark of tic-tac-toe has one cell left."""
-    turns = collect_turns(collect_trajectories(played))
+    turns = collect_turns(played)
     forced = sum(len(turn.legal_actions) == 1 for turn in turns)
     assert forced > 0
     for has_value, count in [(True, len(turns)), (False, len(turns) - forced)]:
-        batch = select_turns(played, np.ones(len(turns)), has_value=has_value)
+        learner = SimpleNamespace(has_value=has_value, actor=tiny_actor(cache_dir))
+        batch = select_turns(played, np.ones(len(turns)), learner)
         assert len(batch.advantages_b) == count
 
 
@@ -112,7 +110,7 @@ def test_a_prompt_that_is_too_long_ends_the_run_with_its_length(cache_dir):
     prompt = load_game("tic_tac_toe", style="compact")
     length = len(prompt.prompt(prompt.new_state()).encode())
     with pytest.raises(ParamsError, match=f"game.max_prompt_tokens = 8 is less than the {length} tokens"):
-        run.games.play(0)
+        run.play(0)
 
 
 def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_path):
@@ -125,12 +123,9 @@ def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_
 def weights_after_training(cache_dir, output_dir, module, **functions) -> list[float]:
     """Return the trained weights of a short run by a training module's loop."""
     training = {"max_steps": 2, "entropy_coef": 0.0, "final_entropy_coef": 0.0, "magnet_coef": 0.0}
-    params = params_of(cache_dir, advantage={"kind": "rae"}, training=training)
+    params = in_directory(params_of(cache_dir, advantage={"kind": "rae"}, training=training), output_dir)
     run = make_run(params)
-    state = module.SelfPlayState()
-    with open_tracker(output_dir, config={}, tensorboard=False) as tracker:
-        options = {"tracker": tracker, "output_dir": output_dir, "evaluate": lambda _: {}, **functions}
-        module.train(run.learner, run.games, state, **options)
+    module.train(run, **functions)
     return torch.cat([weight.flatten() for weight in run.learner.actor.parameters_to_train()]).tolist()
 
 
@@ -155,7 +150,7 @@ def test_a_loss_or_an_estimator_handed_to_the_loop_or_edited_in_a_copy_is_what_t
     others = {
         "loss": weights_after_training(cache_dir, tmp_path / "loss", spiral_training, loss=no_loss),
         "estimator": weights_after_training(
-            cache_dir, tmp_path / "estimator", spiral_training, estimator=no_advantages
+            cache_dir, tmp_path / "estimator", spiral_training, estimate=no_advantages
         ),
         "copy": weights_after_training(cache_dir, tmp_path / "copy", copy),
     }
