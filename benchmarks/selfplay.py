@@ -20,7 +20,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 from timing import interleave, report
 
+from rlnb.advantages.gae import gae, turn_columns
 from rlnb.games.answers import ParsedAnswer
 from rlnb.games.text_games import TextGame, load_game
 from rlnb.machine import probe, recommend
@@ -37,8 +37,7 @@ from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.generation import evaluating, generating
-from rlnb.ppo.setup import load_playable_curriculum, make_ppo_run
-from rlnb.ppo.training import PpoState, make_ppo_batch
+from rlnb.ppo.training import GAE_LAMBDA, load_playable_curriculum, make_ppo_batch, make_ppo_run
 from rlnb.ppo.training import update as update_ppo
 from rlnb.selfplay.acting import (
     ActorCritic,
@@ -237,8 +236,9 @@ def kuhn_updates() -> dict[str, float]:
         player = ConstrainedPlayer(actor, encoder, max_tokens_per_pass=4096)
         episodes = self_play_episodes(game, 512, seed=next(seeds))
         games = play_games(episodes, {LEARNER: player})
-        advantages, _ = ESTIMATORS["gae"](collect_trajectories(games), {})
-        batch = select_turns(games, advantages, has_value=learner.has_value)
+        trajectories = collect_trajectories(games)
+        advantages, _ = ESTIMATORS["gae"](trajectories, {})
+        batch = select_turns(trajectories, advantages, learner)
         learner.update(batch, partial(spiral_loss, params=params, step=0), seed=0, step=0)
         return [time.perf_counter() - started]
 
@@ -252,16 +252,17 @@ def ppo_step() -> dict[str, float]:
     params = resolve(params, recommend(probe(ask_hub=False)))
     reward = load_cell("ppo_openspiel", "reward", {"params": params})["reward"]
     policy = load_policy(params.model, seed=1)
-    run = make_ppo_run(params, load_playable_curriculum(params), policy, reward=reward)
+    run = make_ppo_run(params, policy, load_playable_curriculum(params), reward=reward)
     learner, actor = run.learner, run.learner.actor
     actor.__class__ = TimedActor  # the arena, the learner and the players share it
-    state, shares = PpoState(), []
+    shares = []
     for step in range(ROUNDS):
         actor.seconds = 0.0  # type: ignore[assignment]
         started = time.perf_counter()
-        with evaluating(policy):
-            games = run.plan.play(run.plan.assign_games(replace(state, step=step)))
-        batch, _ = make_ppo_batch(games, params.training)
+        run.state.step = step
+        trajectories = collect_trajectories(run.play(step))
+        advantages = gae(*turn_columns(trajectories), lam=GAE_LAMBDA)
+        batch = make_ppo_batch(trajectories, advantages, learner)
         with counted(torch.Tensor, "backward", actor), counted(torch.optim.AdamW, "step", actor):
             update_ppo(learner, batch, seed=1, step=step, kl_coef=0.05)
         shares.append(1 - float(actor.seconds) / (time.perf_counter() - started))  # type: ignore[arg-type]

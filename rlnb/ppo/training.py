@@ -303,7 +303,7 @@ def train(run: PpoRun, estimate: Estimator = gae, loss: Callable[..., LossAndSum
 
 
 def in_order_of_assignment(by_rank: Sequence[Sequence[GameResult]]) -> list[GameResult]:
-    """Return the results of all ranks as one rank would have them; see `GamePlan.assign_games`."""
+    """Return the results of all ranks as one rank would have them; see `PpoRun.assign_games`."""
     pairs = [[results[start : start + 2] for start in range(0, len(results), 2)] for results in by_rank]
     rounds = itertools.zip_longest(*pairs, fillvalue=())
     return [result for pair in itertools.chain.from_iterable(rounds) for result in pair]
