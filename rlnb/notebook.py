@@ -22,25 +22,15 @@ from rlnb.machine import (
     apply_environment,
     check_python,
     installed_version,
-    probe,
-    recommend,
     world_size,
 )
 from rlnb.machine.threads import set_threads
-from rlnb.params import (
-    asks_network,
-    check_machine,
-    check_servers,
-    describe_params,
-    load_dotenv,
-    load_params,
-    resolve,
-)
+from rlnb.params import describe_params, load_params
 from rlnb.params.cell import find_given_values
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.health import memory_advice
-from rlnb.run.memory import check_memory, check_positions
+from rlnb.run.prepare import Values, prepare
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
@@ -57,31 +47,25 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     check_python()
     if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
         os.chdir("..")
-    load_dotenv(Path.cwd())
     given = find_given_values(cell)
-    params = load_params(notebook, profile=str(given.pop("profile", "auto")), cell=given)
-    machine = probe(ask_hub=asks_network(params))
-    recommendation = recommend(machine)
-    apply_environment(recommendation)
-    params = resolve(params, recommendation)
-    check_machine(params, machine)
-    params.check_files()
-    check_servers(params)
+    _, params, machine, advice, lines = prepare(
+        notebook, Values(profile=str(given.pop("profile", "auto")), cell=given)
+    )
+    apply_environment(advice)
     if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
         # Otherwise in the working directory, where the tasks of a job array would share it.
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
-    positions, memory = check_positions(params), check_memory(params, machine)
     num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
     set_threads(num_threads)
     join_ranks(machine)
     shell = get_ipython()
     if shell is not None:
         advise_on_memory_and_disk(shell, params)
-    for line in filter(None, [*recommendation.warnings, positions, memory]):
+    for line in (*advice.warnings, *lines):
         print(line)
     display(*_show_parameters(notebook, params))
-    display(show_facts(_facts(params, machine, recommendation, num_threads)))
+    display(show_facts(_facts(params, machine, advice, num_threads)))
     return params, machine
 
 

@@ -33,7 +33,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the call displays; the machine is a CPU that is offline, whatever it is really."""
     contents: list[object] = []
     monkeypatch.setattr(notebook, "display", lambda *items: contents.extend(items))
-    monkeypatch.setattr(notebook, "probe", lambda ask_hub: CPU)
+    monkeypatch.setattr("rlnb.run.prepare.probe", lambda ask_hub=True: CPU)
     for name in ("HF_HUB_OFFLINE", "WANDB_MODE", "HF_HUB_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):
         monkeypatch.setenv(name, "1")  # restored afterwards, although start() leaves variables set
     for name in [name for name in os.environ if name.startswith("RLNB_")]:
@@ -148,7 +148,7 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     gpu = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 8, "workstation", "offline")
-    monkeypatch.setattr(notebook, "probe", lambda ask_hub: gpu)
+    monkeypatch.setattr("rlnb.run.prepare.probe", lambda ask_hub=True: gpu)
     start(NOTEBOOK, cell(engine="transformers"))
     assert "unsloth" not in sys.modules
     monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "2026.10.7")

@@ -9,11 +9,11 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
 from rlnb.batch.machines import job_machine
 from rlnb.errors import ParamsError, see
-from rlnb.machine import recommend
-from rlnb.params import load_params, resolve
-from rlnb.params.loading import choose_profile
+from rlnb.params.cell import read_parameters_cell
 from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_missing, is_on_hub
 from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
+from rlnb.run.headless import choose_edited
+from rlnb.run.prepare import Values, load
 
 # What a run reads of a repository: of a model the files at the top, weights as safetensors.
 READ = {
@@ -36,12 +36,12 @@ def prefetch(
     Raises ParamsError for what the hub does not give.
     """
     target = job_machine(profile, machine, gpu_memory)
-    if profile in (None, "auto"):
-        profile = choose_profile(notebook.stem, recommend(target).profile)
-    given = load_params(notebook.stem, profile=str(profile), overrides=overrides, place="--set")
-    params = resolve(given, recommend(target))
+    cell = choose_edited(read_parameters_cell(notebook))
+    saved, params, *_ = load(
+        notebook.stem, Values(profile or "auto", cell, overrides, "--set"), machine=target
+    )
     cache_dir = cache_directory(params)
-    print(f"{notebook.stem}, profile {profile}, for {target.name}, into {cache_dir}:")
+    print(f"{notebook.stem}, profile {saved._profile}, for {target.name}, into {cache_dir}:")
     model, repositories = loaded_model(params), {}
     if model is not None and is_on_hub(model.id):
         repositories[model.id, "model"] = "model.id"

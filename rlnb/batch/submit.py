@@ -20,12 +20,10 @@ from rlnb.batch.machines import job_machine
 from rlnb.batch.overview import JOB_FILE, refuse_queued
 from rlnb.batch.sweeps import prepare_sweep, write_sweep
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, installed_version, recommend
+from rlnb.machine import Machine, installed_version
 from rlnb.params import dump_yaml, parse_set
-from rlnb.params.loading import choose_profile
-from rlnb.params.sections import NotebookParams
 from rlnb.run import directory as runs
-from rlnb.run.headless import check_params, is_finished, make_directory, plan_run
+from rlnb.run.headless import is_finished, make_directory, plan_run
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
@@ -118,11 +116,9 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
     """Submit the points that are not done as an array; the option --array=%10 lets ten run at a time."""
     if int(header["nodes"] or 1) > 1 or count_gpus(header) > 1:
         raise ParamsError("--nodes and GPUs: a point of a sweep has one node and at most one GPU; ask for 1")
-    if request.profile in (None, "auto"):
-        request.profile = choose_profile(request.notebook.stem, recommend(machine).profile)
     prepared = prepare_sweep(
         request.notebook, profile=request.profile, sweep=request.sweep, seeds=request.seeds,
-        assignments=request.assignments, out=request.out,
+        assignments=request.assignments, out=request.out, machine=machine,
     )  # fmt: skip
     points = []
     for index in sorted(prepared.params):
@@ -132,16 +128,10 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
     if not points:
         print(f"{prepared.directory}: all {len(prepared.params)} points are done")
         return runs.EXIT_DONE
-    # Points that differ in the seed alone need the same of the machine.
-    distinct: dict[str, NotebookParams] = {}
-    for index in points:
-        params = prepared.params[index].model_copy(update={"output_dir": str(prepared.directory), "seed": 0})
-        distinct.setdefault(params.model_dump_json(), params)
-    memory = [check_params(params, machine) for params in distinct.values()][0]
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))
-    return _submit(job, machine, memory, lambda: write_sweep(prepared), is_dry=request.dry_run)
+    return _submit(job, machine, prepared.memory, lambda: write_sweep(prepared), is_dry=request.dry_run)
 
 
 def make_header(given: Sequence[str], machine: Machine) -> Header:

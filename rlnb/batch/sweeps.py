@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,27 +19,28 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from rlnb.errors import ParamsError
-from rlnb.machine import probe, recommend
-from rlnb.params import load_dotenv, load_params, parse_set
+from rlnb.machine import Machine, probe, recommend
+from rlnb.params import parse_set
 from rlnb.params.cell import read_parameters_cell
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
 from rlnb.run.directory import POINT_NAME, POINTS_FILE, write_text
 from rlnb.run.headless import choose_edited, is_finished, make_directory
+from rlnb.run.prepare import Values, prepare
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
 PROGRESS = 100  # points that are checked between two lines about it
 
-Values = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
+Overrides = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
 
 
 class Point(BaseModel, frozen=True):
     """One run of a sweep. name: its directory."""
 
     name: str = Field(pattern=POINT_NAME)
-    overrides: Values
+    overrides: Overrides
 
     def assignments(self) -> list[str]:
         """Return the overrides as the values of --set."""
@@ -50,7 +51,7 @@ class Sweep(BaseModel, frozen=True):
     """The folder of a sweep, and what its points.json says.
 
     points: all that were ever part of it. params: of those that the present command is about, by their
-    indices in points; {} where none has been checked.
+    indices in points; {} where none has been checked. memory: the estimate for one of them.
     """
 
     notebook: Path
@@ -58,6 +59,7 @@ class Sweep(BaseModel, frozen=True):
     points: tuple[Point, ...]
     directory: Path = Field(exclude=True)
     params: dict[int, NotebookParams] = Field(default={}, exclude=True)
+    memory: str = Field(default="", exclude=True)
 
     def run_directory(self, index: int) -> Path:
         return self.directory / self.points[index].name
@@ -77,8 +79,8 @@ class SweepFile(BaseModel, extra="forbid"):
     """A file of params/sweeps/: points as a grid or as a list, and values that all of them share."""
 
     grid: dict[str, Annotated[list[object], Field(min_length=1)]] = {}
-    points: list[Values] = Field(default=[], alias="list")
-    common: Values = Field(default={}, alias="set")
+    points: list[Overrides] = Field(default=[], alias="list")
+    common: Overrides = Field(default={}, alias="set")
 
 
 def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[str] = ()) -> list[Point]:
@@ -117,19 +119,21 @@ def prepare_sweep(
     seeds: str | None,
     assignments: Sequence[str] = (),
     out: Path | None = None,
+    machine: Machine | None = None,
 ) -> Sweep:
     """Check all points, and return the sweep; `write_sweep` writes its points.json.
 
     profile: None is what suits this machine. assignments: of --set, for all points. out: None is
     outputs/<notebook>/<sweep>-<profile>, <sweep> being the name of the file, or `seeds`. A folder that was
     prepared before keeps its points, and new ones are added behind them; points that were started already may
-    change only what `rlnb run` lets them. Raises ParamsError for the first point that is refused.
+    change only what `rlnb run` lets them. machine: that runs the points, None for this one, whose hub and
+    servers each point asks when it runs. Raises ParamsError for the first point that is refused.
     """
-    load_dotenv(Path.cwd())
+    machine = machine or probe(ask_hub=False)
     cell = choose_edited(read_parameters_cell(notebook))
     points = load_points(sweep, seeds=seeds, assignments=assignments)
     if profile in (None, "auto"):
-        profile = choose_profile(notebook.stem, recommend(probe(ask_hub=False)).profile)
+        profile = choose_profile(notebook.stem, recommend(machine).profile)
     if profile.endswith(PROFILE_ENDINGS):
         profile = str(Path(profile).absolute())
     folder_name = f"{sweep.stem if sweep else 'seeds'}-{Path(profile).stem}"
@@ -137,10 +141,10 @@ def prepare_sweep(
     if (directory / "params.yaml").exists():
         raise ParamsError(f"--out {directory}: is the directory of a run; name another for the sweep")
     made = Sweep(notebook=notebook.absolute(), profile=profile, points=tuple(points), directory=directory)
-    params = _check_points(made, cell, place=str(sweep or "--seeds") + (" or --set" if assignments else ""))
-    if not (directory / POINTS_FILE).exists():
-        return made.model_copy(update={"params": params})
-    return _join(read_sweep(directory), made, params)
+    place = str(sweep or "--seeds") + (" or --set" if assignments else "")
+    params, memory = _check_points(made, Values(profile, cell, place=place), machine)
+    made = made.model_copy(update={"params": params, "memory": memory})
+    return _join(read_sweep(directory), made) if (directory / POINTS_FILE).exists() else made
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -157,32 +161,34 @@ def read_sweep(directory: Path) -> Sweep:
         ) from None
 
 
-def _check_points(sweep: Sweep, cell: Values, *, place: str) -> dict[int, NotebookParams]:
-    """Return the parameters of the points. Raises ParamsError for a point that is refused or there twice.
+def _check_points(sweep: Sweep, values: Values, machine: Machine) -> tuple[dict[int, NotebookParams], str]:
+    """Return the parameters of the points, and the estimate of memory of the first one.
 
-    cell: values of the notebook's parameters cell. place: where those of points come from, for messages.
+    values: of all points, without those of each. Raises ParamsError for a point that is refused or is there
+    twice.
     """
     params: dict[int, NotebookParams] = {}
+    memory: list[str] = []
     indices: dict[str, int] = {}
     for index, point in enumerate(sweep.points):
         if index % PROGRESS == 0 and index > 0:
             print(f"{index} of {len(sweep.points)} points checked", file=sys.stderr, flush=True)
         try:
             if "output_dir" in point.overrides:
-                raise ParamsError(f"{place}: output_dir is set by --out; remove it")
-            overrides = parse_set(*point.assignments())
-            params[index] = load_params(
-                sweep.notebook.stem, profile=sweep.profile, cell=cell, overrides=overrides, place=place
-            )
+                raise ParamsError(f"{values.place}: output_dir is set by --out; remove it")
+            given = values._replace(overrides=parse_set(*point.assignments()))
+            prepared = prepare(sweep.notebook.stem, given, machine=machine)
+            params[index] = prepared.saved
+            memory.append("\n".join(prepared.lines))
             first = indices.setdefault(params[index].model_dump_json(), index)
             if first != index:
-                raise ParamsError(f"{place}: is the same run as point {first}; keep one")
+                raise ParamsError(f"{values.place}: is the same run as point {first}; keep one")
         except ParamsError as error:
             raise ParamsError(f"{error} (point {index}, {point.name})") from None
-    return params
+    return params, memory[0]
 
 
-def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sweep:
+def _join(before: Sweep, now: Sweep) -> Sweep:
     """Return the sweep of a folder that was prepared before, with its new points at the end."""
     path = before.directory / POINTS_FILE
     if (before.notebook.name, before.profile) != (now.notebook.name, now.profile):
@@ -191,9 +197,9 @@ def _join(before: Sweep, now: Sweep, params: Mapping[int, NotebookParams]) -> Sw
     points = {point.name: point for point in before.points}
     joined: dict[int, NotebookParams] = {}
     for index, point in enumerate(now.points):
-        is_finished(before.directory / point.name, params[index])  # refuses other parameters
+        is_finished(before.directory / point.name, now.params[index])  # refuses other parameters
         points[point.name] = point
-        joined[list(points).index(point.name)] = params[index]
+        joined[list(points).index(point.name)] = now.params[index]
     return now.model_copy(update={"points": tuple(points.values()), "params": joined})
 
 
@@ -235,7 +241,7 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _point_names(points: Sequence[Values]) -> list[str]:
+def _point_names(points: Sequence[Overrides]) -> list[str]:
     """Return a directory's name for each point: learning_rate=1e-05_seed=2.
 
     A long name is cut, and then, as are names that would be equal, marked by a checksum of the values.

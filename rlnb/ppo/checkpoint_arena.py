@@ -14,15 +14,16 @@ from rlnb.display.tables import Table
 from rlnb.errors import ParamsError
 from rlnb.games.opponent_names import name_fault
 from rlnb.games.opponents import playable_opponents
-from rlnb.machine import apply_environment, probe, recommend
+from rlnb.machine import apply_environment
 from rlnb.machine.threads import set_threads
-from rlnb.params import asks_network, check_machine, load_dotenv, load_params
+from rlnb.params import check_machine
 from rlnb.policy import load_policy
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.ppo.curriculum import load_curriculum, score_stages
 from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import save_results
+from rlnb.run.prepare import Values, load
 from rlnb.selfplay.arena import SEATS, WAYS, Arena, Match, describe_answers, select_matches
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
@@ -43,7 +44,6 @@ def evaluate_checkpoint(
     checkpoint's run. Raises ParamsError before a model is loaded.
     """
     check_options(checkpoint, opponents, num_episodes)
-    load_dotenv(Path.cwd())
     run = load_run_params(checkpoint)
     games = [run.game.load_game(name) for name in run.game_names()]
     pairings = [(game, playable_opponents(game, opponents) or ("random",)) for game in games]
@@ -93,9 +93,9 @@ def load_run_params(checkpoint: str) -> GameRunParams:
     notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
     # The checkpoint that the run started from may be gone by now.
     resumable = {"training": {"resume": "auto"}}
-    run = cast(GameRunParams, load_params(notebook, profile=str(path), overrides=resumable))
-    machine = probe(ask_hub=asks_network(run))
-    apply_environment(recommend(machine))
+    _, params, machine, advice, _ = load(notebook, Values(str(path), overrides=resumable))
+    run = cast(GameRunParams, params)
+    apply_environment(advice)
     check_machine(run, machine)
     set_threads(run.training.num_threads)
     return run

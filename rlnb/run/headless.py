@@ -4,7 +4,6 @@ All checks come before papermill is imported, so a wrong name costs half a secon
 """
 
 import contextlib
-import functools
 import json
 import os
 import tempfile
@@ -14,19 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, probe, rank, recommend, world_size
-from rlnb.params import (
-    asks_network,
-    check_machine,
-    check_servers,
-    dump_yaml,
-    load_dotenv,
-    load_params,
-    resolve,
-)
+from rlnb.machine import Machine, rank, world_size
+from rlnb.params import dump_yaml, load_params
 from rlnb.params.cell import read_parameters_cell
-from rlnb.params.loading import choose_profile, notebook_name
-from rlnb.params.sections import NotebookParams, SandboxParams, get_value, value_of
+from rlnb.params.loading import notebook_name
+from rlnb.params.sections import NotebookParams, get_value, value_of
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import (
     OF_STATE,
@@ -38,12 +29,11 @@ from rlnb.run.checkpoints import (
     run_recipe,
 )
 from rlnb.run.disk import telling_full_disk
-from rlnb.run.launcher import check_ranks, run_ranks
-from rlnb.run.memory import check_memory, check_positions
+from rlnb.run.launcher import run_ranks
 from rlnb.run.metrics import main_measures
+from rlnb.run.prepare import Values, prepare
 from rlnb.run.slurm import join_tasks
 from rlnb.run.tracking import read_metrics
-from rlnb.sandbox import Sandbox
 
 OF_RUN = ("seed", "output_dir")  # which the command sets, whatever the parameters cell says
 # Fields that leave the results of a finished run as they are.
@@ -55,13 +45,12 @@ NOT_OF_RESULTS = (
 class Plan(NamedTuple):
     """A run whose parameters have been read and checked; nothing has been written yet.
 
-    cell: names and values of the parameters cell. machine: that it is for. memory: the estimate in a line, ""
-    for no model.
+    cell: names and values of the parameters cell. params: as params.yaml has them. machine: that it is for.
+    memory: the estimate in a line, "" for no model.
     """
 
     notebook: Path
     cell: dict[str, object]
-    profile: str
     params: NotebookParams
     machine: Machine
     memory: str
@@ -69,6 +58,10 @@ class Plan(NamedTuple):
     @property
     def directory(self) -> Path:
         return Path(self.params.output_dir)
+
+    @property
+    def profile(self) -> str:
+        return self.params._profile
 
 
 def run_notebook(
@@ -133,64 +126,31 @@ def plan_run(
 
     profile: None means the one that the run in `out` was started with, and `auto` for a new run. out: None
     means the newest unfinished run with the same parameters under outputs/<notebook>/, or else a new
-    directory there. num_ranks: to start, all of a job's if it is for another machine. machine: that it is
-    for, None for this one. Keys of .env go into the environment. Raises ParamsError or SandboxUnavailable.
+    directory there. num_ranks, machine: as `prepare` takes them. Raises ParamsError or SandboxUnavailable.
     """
     cell = read_parameters_cell(notebook)
-    load_dotenv(Path.cwd())
-    here = machine or probe(ask_hub=False)
-    if machine is None:
-        check_ranks(num_ranks, os.environ, here)
     overrides = overrides or {}
-    if out is not None and os.path.exists(out / runs.POINTS_FILE):
-        raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
     if "output_dir" in overrides:
         raise ParamsError(f"--set output_dir={overrides['output_dir']}: is set by --out; write --out")
+    if out is not None and os.path.exists(out / runs.POINTS_FILE):
+        raise ParamsError(f"--out {out}: is the folder of a sweep; name another, or a point in it")
     saved = None if out is None else out / "params.yaml"
-    if saved is not None:
-        if os.path.exists(saved) and not saved.stat().st_size:  # Path.exists raises for too long names
-            raise ParamsError(f"{saved}: is empty, so the run's parameters are lost; give another --out")
-        profile = profile or (str(saved) if os.path.exists(saved) else "auto")
-    elif profile in (None, "", "auto"):
-        profile = choose_profile(notebook.stem, recommend(here).profile)
-    values = {**overrides, "output_dir": str(out or "outputs")}
-    # The parameters of a run that goes on are saved, those of its cell among them.
-    given = {} if saved and profile == str(saved) else choose_edited(cell)
-    params = load_params(notebook.stem, profile=profile, cell=given, overrides=values, place="--set")
-    if machine is None and asks_network(params):
-        here = probe()
-    if num_ranks > 1 and "training" not in type(params).model_fields:
-        raise ParamsError(f"--nproc: {notebook.name} trains nothing, which several ranks could share")
-    memory = check_params(params, here, num_ranks=num_ranks)
-    if machine is None:
-        check_servers(params)
-    plan = Plan(notebook, cell, profile, params, here, memory)
+    if saved is not None and not os.path.exists(saved):  # Path.exists raises for too long names
+        saved = None
+    if saved is not None and not saved.stat().st_size:
+        raise ParamsError(f"{saved}: is empty, so the run's parameters are lost; give another --out")
+    values = Values(
+        profile or str(saved or "auto"), {}, {**overrides, "output_dir": str(out or "outputs")}, "--set"
+    )
+    if saved is None or profile:  # else the saved parameters have what was edited in the cell
+        values = values._replace(cell=choose_edited(cell))
+    prepared = prepare(notebook.stem, values, machine=machine, num_ranks=num_ranks)
+    plan = Plan(notebook, cell, prepared.saved, prepared.machine, "\n".join(prepared.lines))
     if out is None:
         plan = move_run(plan, next(find_run_directories(plan)))
-    if not is_finished(plan.directory, params) and "training" in type(params).model_fields:
-        check_resuming(resolve(params, recommend(here)), plan.directory)
+    if not is_finished(plan.directory, plan.params) and "training" in type(plan.params).model_fields:
+        check_resuming(prepared.params, plan.directory)
     return plan
-
-
-def check_params(params: NotebookParams, machine: Machine, *, num_ranks: int = 1) -> str:
-    """Check what a run needs of a machine, and return the estimate of its memory in a line.
-
-    The arguments are as in `plan_run`. Raises ParamsError or SandboxUnavailable.
-    """
-    resolved = resolve(params, recommend(machine))
-    sharing = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
-    check_machine(resolved, machine, environ={**os.environ, **sharing})
-    resolved.check_files()
-    lines = [check_positions(resolved), check_memory(resolved, machine)]
-    if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
-        _check_sandbox(sandbox)  # refuse before anything has run
-    return "\n".join(filter(None, lines))
-
-
-@functools.cache
-def _check_sandbox(sandbox: SandboxParams) -> None:
-    """Start a sandbox and end it, once for all points of a sweep. Raises SandboxUnavailable."""
-    Sandbox.from_params(sandbox).close()
 
 
 def choose_edited(cell: Mapping[str, object]) -> dict[str, object]:

@@ -159,7 +159,7 @@ def test_a_point_that_has_started_may_change_only_what_its_run_may():
     with pytest.raises(ParamsError, match=r"seed=1/params.yaml: .*lora_rank"):
         prepare(seeds="1", assignments=["model.lora_rank=8"])
     with pytest.raises(ParamsError, match="points.json: was made with"):
-        prepare_sweep(NOTEBOOK, profile="default", sweep=None, seeds="1", out=directory.parent)
+        prepare_sweep(NOTEBOOK, profile="cpu", sweep=None, seeds="1", out=directory.parent)
 
 
 def test_a_task_of_an_array_runs_its_point_alone_by_the_values_of_the_folder():
