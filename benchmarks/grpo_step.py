@@ -27,12 +27,12 @@ from trl import GRPOTrainer
 
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.sources import load_tasks
+from rlnb.grpo.config import GRPOConfig, settings_of_machine
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
-from rlnb.grpo.training import grpo_config
 from rlnb.machine import probe, recommend
 from rlnb.machine.threads import adapt_threads
 from rlnb.params import load_params, resolve
-from rlnb.params.training import TrainingParams
+from rlnb.params.sections import NotebookParams
 from rlnb.policy import Policy, load_policy
 from rlnb.policy.cpu_attention import NAME
 from rlnb.policy.decoding import decode
@@ -49,21 +49,21 @@ def timed(run: Callable[[], object]) -> list[float]:
 
 
 def make_step(
-    kind: type[GRPOTrainer], policy: Policy, settings: TrainingParams, prompts: list[str], *,
+    kind: type[GRPOTrainer], policy: Policy, params: NotebookParams, prompts: list[str], *,
     attention: str, batch: int,
 ) -> Callable[[], list[float]]:  # fmt: skip
     """Return a function that does one step of a trainer, but for the optimizer's."""
-    training = settings.model_copy(
-        update={
-            "per_device_train_batch_size": batch,
-            "gradient_accumulation_steps": ROWS // batch,
-            "num_generations": GROUP,
-            "max_completion_length": TOKENS,
-            "temperature": 0.7,
-        }
+    config = GRPOConfig(
+        learning_rate=params.training.learning_rate,
+        max_steps=params.training.max_steps,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=ROWS // batch,
+        num_generations=GROUP,
+        max_completion_length=TOKENS,
+        temperature=0.7,
+        seed=1,
+        **settings_of_machine(params, policy),
     )
-    directory = tempfile.mkdtemp()
-    config = grpo_config(training, output_dir=directory, seed=1, dtype="bfloat16", use_gpu=False)
     numbers = random.Random(0)
     trainer = kind(
         policy.model,
@@ -116,7 +116,8 @@ def products(policy: Policy, prompt_tokens: int) -> Callable[[], list[float]]:
 
 
 def main() -> None:
-    params = load_params("grpo_code_execution", profile="cpu")
+    folder = {"output_dir": tempfile.mkdtemp()}
+    params = load_params("grpo_code_execution", profile="cpu", overrides=folder)
     params = resolve(params, recommend(probe(ask_hub=False)))
     policy = load_policy(params.model, seed=1)
     tasks = load_tasks("builtin", seed=1)["train"][: ROWS // GROUP]
@@ -138,7 +139,7 @@ def main() -> None:
         with evaluating(policy):
             decode(policy.model, ids, max_new_tokens=TOKENS, temperature=0.7, ends=[], pad=0)
 
-    made = partial(make_step, policy=policy, settings=params.training, prompts=prompts)
+    made = partial(make_step, policy=policy, params=params, prompts=prompts)
     ours = made(CpuGRPOTrainer, attention=NAME, batch=ROWS)
     contestants = {
         "trl": made(GRPOTrainer, attention="sdpa", batch=ROWS),

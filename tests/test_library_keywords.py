@@ -61,6 +61,7 @@ OTHER_MEANING = {  # a folder, a file's content, the lines of a program, a promp
 }
 FREE = {"PreTrainedTokenizerFast.apply_chat_template(**options)"}  # variables of the template
 TOKENIZED = {name: ["input_ids", "attention_mask"] for name in ("batch", "padded", "tokens")}  # a tokenizer's
+CHOICE = "GRPOTrainer = grpo.choose_trainer(policy)"
 # Calls that a set does not know, and why they stay.
 KNOWN = {
     "volta": {
@@ -91,13 +92,13 @@ def library_calls(source: str, place: str) -> Iterator[LibraryCall]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in LIBRARIES
         for alias in node.names
     }
-    # trainer_class: type[GRPOTrainer] = ...: a class of ours, called like the library's.
+    # Classes of ours, called like the library's of this name.
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign):
-            of_type = ast.unparse(node.annotation).removeprefix("type[").removesuffix("]")
-            if of_type in imported and "type[" in ast.unparse(node.annotation):
-                imported.setdefault(ast.unparse(node.target), imported[of_type])
-    given = TOKENIZED | dict_keys(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "rlnb.grpo.config":
+            imported |= {name.name: ("trl", name.name) for name in node.names if name.name == "GRPOConfig"}
+        elif isinstance(node, ast.Assign) and ast.unparse(node) == CHOICE:
+            imported["GRPOTrainer"] = ("trl", "GRPOTrainer")
+    given = TOKENIZED | MACHINE | dict_keys(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
         owner, _, method = ast.unparse(node.func).partition(".")
@@ -187,6 +188,13 @@ def unknown_keywords(calls: list[LibraryCall], sources: LibrarySources) -> list[
     return problems
 
 
+MACHINE = {
+    "settings_of_machine(params, policy)": dict_keys(
+        ast.parse((ROOT / "rlnb" / "grpo" / "config.py").read_text(encoding="utf-8"))
+    )["settings"]
+}
+
+
 @pytest.fixture(scope="session")
 def installed() -> LibrarySources:
     folders = {library: installed_folder(library) for library in LIBRARIES}
@@ -198,6 +206,9 @@ def test_the_installed_libraries_know_every_keyword_that_we_pass(installed):
     read = {call.name for call in calls if call.library in installed.folders}
     assert {"GRPOConfig", "GRPOTrainer", "LoraConfig", "AutoModelForCausalLM.from_pretrained"} <= read
     assert {"LlamaForCausalLM.generate", "LlamaForCausalLM.forward", "GRPOTrainer.train"} <= read
+    recipes = [call for call in calls if call.place.startswith("notebooks/") and call.library == "trl"]
+    assert [call.name for call in recipes] == ["GRPOConfig", "GRPOTrainer"] * 3
+    assert {"learning_rate", "vllm_mode"} <= {*recipes[0].keywords} and "reward_funcs" in recipes[1].keywords
     assert {"PreTrainedTokenizerFast.apply_chat_template", "PeftModel.disable_adapter"} <= read
     assert unknown_keywords(calls, installed) == []
 

@@ -63,7 +63,9 @@ def by_transformers(task: str, *arguments: object) -> list:
 
 def grpo_params(model, *, vllm: dict | None = None, **training: object):
     """Return the parameters of three GRPO steps of two completions, all of them cut at four tokens."""
-    from rlnb.code_execution.params import GrpoCodeExecutionParams
+    from recipes import NO_TRACKING
+
+    from rlnb.code_execution.params import GrpoCodeExecutionParams, ProgramEvaluationParams
     from rlnb.params.training import TrainingParams, VllmParams
 
     usual = {
@@ -72,37 +74,35 @@ def grpo_params(model, *, vllm: dict | None = None, **training: object):
         "gradient_checkpointing": True,
     }  # fmt: skip
     return GrpoCodeExecutionParams(
-        model=model, training=TrainingParams(**usual | training), vllm=VllmParams(**(vllm or {}))
-    )
+        model=model, training=TrainingParams(**usual | training), vllm=VllmParams(**(vllm or {})), seed=0,
+        evaluation=ProgramEvaluationParams(eval_interval_steps=1), tracking=NO_TRACKING,
+    )  # fmt: skip
 
 
 def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: Callable | None = None):
     """Train, or go on from the newest checkpoint; return the trainer, and the log of each step made now."""
     import torch
     from datasets import Dataset
+    from recipes import make_config
 
     from rlnb.grpo import kl
     from rlnb.grpo import training as grpo
-    from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
-    from rlnb.run.tracking import open_tracker
+    from rlnb.grpo.answer_trainer import AnswerTrainer
+    from rlnb.grpo.config import order_prompts
+    from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 
     kl.INTERVAL_STEPS = 1
-    config = grpo.grpo_config(
-        params.training, output_dir=output_dir, seed=0, dtype=params.model.dtype,
-        use_gpu=torch.cuda.is_available(), vllm=params.vllm,
+    params = params.model_copy(update={"output_dir": str(output_dir)})
+    start = checkpoint_step(latest_checkpoint(output_dir))
+    config = make_config(
+        params, policy, use_cpu=not torch.cuda.is_available(),  # also where the GPU is pretended
+        lr_scheduler_type="constant",  # a run cut at two steps has the rates of the whole one
     )  # fmt: skip
-    config.lr_scheduler_type = "constant"  # a run cut at two steps has the rates of the whole one
-    rows = grpo.order_prompts([{"prompt": prompt} for prompt in PROMPTS], config)
-    trainer = grpo.make_trainer(
-        policy, config, rewards=[reward], prompts=Dataset.from_list(rows), short_step=False
+    rows = order_prompts([{"prompt": prompt} for prompt in PROMPTS], config)
+    trainer = AnswerTrainer(
+        policy.model, reward, config, Dataset.from_list(rows), processing_class=policy.tokenizer
     )
-    checkpoint = checkpoint_to_resume(params, output_dir)
-    start = checkpoint_step(checkpoint)
-    reporter = grpo.MetricsReporter(
-        open_tracker(output_dir, config={}, resume_step=start, tensorboard=False), trainer
-    )
-    callbacks = [grpo.IntervalEvaluation(evaluate, interval=1, reporter=reporter)] if evaluate else []
-    grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=callbacks)
+    grpo.train(trainer, params, evaluate=evaluate)
     history = [row for row in trainer.state.log_history if "loss" in row and row["step"] > start]
     return trainer, history
 

@@ -6,9 +6,11 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from rlnb.code_execution.evaluation import JudgedAnswer
-from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward
+from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
+from rlnb.code_execution.tasks import Task, Test
 from rlnb.display.plots import OUTCOME_COLOURS, LiveFigure, Row, draw_training
 from rlnb.display.tables import Table, as_code
+from rlnb.sandbox import Limits, Sandbox
 
 
 def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
@@ -30,6 +32,16 @@ def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
 
 # The rewards, pass rates and outcomes of a run, redrawn after every step; called with its directory.
 LiveRewards = partial(LiveFigure, draw=draw_rewards)
+
+
+def show_examples(
+    bodies: Sequence[str], presets: Mapping[str, Sequence[RewardFunction]], sandbox: Sandbox
+) -> Table:
+    """Return the table of `show_rewards` for bodies of a function f(n), which shall return 2n."""
+    completions = [f"```python\ndef f(n):\n    {body}\n```" for body in bodies]
+    task = Task("double", "double", 1, "f", "n", "Return 2n.", Test((2,), 4), (Test((3,), 6), Test((0,), 0)))
+    count, limits = len(bodies), Limits(cpu_seconds=1)
+    return show_rewards(judge(completions, [task] * count, [""] * count, sandbox, limits=limits), presets)
 
 
 def show_rewards(judgements: Sequence[Judgement], presets: Mapping[str, Sequence[RewardFunction]]) -> Table:

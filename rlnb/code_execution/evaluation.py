@@ -70,8 +70,10 @@ class ProgramEvaluation:
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[JudgedAnswer]:
         """Judge a policy in training, and keep the answers in tasks_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after".
+        label: "before", "step-20" or "after". Nothing where `evaluation.enabled` is false.
         """
+        if not self.params.evaluation.enabled:
+            return []
         sections = {"model", "tasks", "sandbox", "evaluation"}
         return measure_once(
             Path(self.params.output_dir, f"tasks_{label}.json"),

@@ -6,7 +6,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from rlnb.code_execution.tasks import Task
-from rlnb.grpo.training import order_prompts
+from rlnb.grpo.config import order_prompts
 from rlnb.params.training import MAX_PROMPT_TOKENS
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import Chat, Prompt, PromptForm, begin_answer, opened_thought

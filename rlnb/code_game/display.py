@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlnb.code_game.evaluation import EvaluatedProgram, Measures
-from rlnb.code_game.opponents import Predictor
-from rlnb.code_game.reward import GameRound
+from rlnb.code_game.opponents import Judge, Predictor
+from rlnb.code_game.reward import GameReferee, GameRound, judge_rounds
 from rlnb.display.plots import (
     OUTCOME_COLOURS,
     LiveFigure,
@@ -82,6 +82,18 @@ def show_measures(measures: Measures) -> Table:
     rows = [(name, *(values[name] for values in measures.values())) for name in names]
     caption = "Held-out questions; 95% intervals over questions. win = valid x (1 - opponent right on valid)."
     return Table(["measure", *measures], rows, caption, empty="Nothing was measured.")
+
+
+def show_examples(
+    programs: Sequence[str],
+    rewards: Sequence[Callable[[GameRound], float]],
+    referee: GameReferee,
+    opponent: Judge,
+) -> Table:
+    """Return the table of `show_rounds` for programs that are played against this opponent."""
+    completions = [f"```python\n{program}\n```" for program in programs]
+    rounds = referee.play(completions, [""] * len(programs))
+    return show_rounds(judge_rounds(rounds, opponent), rewards)
 
 
 def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRound], float]]) -> Table:

@@ -122,8 +122,10 @@ class GameEvaluation:
     ) -> list[EvaluatedProgram]:
         """Return the programs of a policy in training, kept in game_<label>.json; see `measure_once`.
 
-        label: "before", "step-20", "after" or "control".
+        label: "before", "step-20", "after" or "control". Nothing where `evaluation.enabled` is false.
         """
+        if not self.params.evaluation.enabled:
+            return []
         sections = {"seed", "model", "game", "opponent", "sandbox", "evaluation", "reward"}
         return measure_once(
             Path(self.params.output_dir, f"game_{label}.json"),

@@ -1,22 +1,23 @@
 """What training on the code game adds to TRL: its prompts, what its checkpoints keep, and the control run."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerState, TrainingArguments
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import build_game_prompt, game_questions
 from rlnb.code_game.reward import CodeGameReward
-from rlnb.grpo.training import MetricsReporter, grpo_config, make_trainer, order_prompts, train
+from rlnb.grpo.config import order_prompts
+from rlnb.grpo.training import train
+from rlnb.params.sections import TrackingParams
 from rlnb.policy import Policy, save_adapters
 from rlnb.policy.adapters import WeightSnapshot
-from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
-from rlnb.run.tracking import open_tracker
 
 SNAPSHOT_FILE = "snapshot.safetensors"
 Evaluation = TypeVar("Evaluation")
@@ -41,6 +42,11 @@ class SnapshotCallback(TrainerCallback):
     snapshot: WeightSnapshot
     refresh_steps: int
 
+    def on_train_begin(self, args: TrainingArguments, *_: object, **__: object) -> None:
+        checkpoint = args.resume_from_checkpoint
+        if checkpoint and Path(checkpoint, SNAPSHOT_FILE).is_file():
+            self.snapshot.load(Path(checkpoint, SNAPSHOT_FILE))
+
     def on_step_end(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step % self.refresh_steps == 0:
             self.snapshot.move_towards(self.policy, 1.0)
@@ -49,41 +55,37 @@ class SnapshotCallback(TrainerCallback):
         if state.is_world_process_zero:
             self.snapshot.save(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / SNAPSHOT_FILE)
 
-    def resume(self, checkpoint: str | None) -> None:
-        """Continue with the weights of a checkpoint, if it holds any."""
-        if checkpoint and Path(checkpoint, SNAPSHOT_FILE).is_file():
-            self.snapshot.load(Path(checkpoint, SNAPSHOT_FILE))
-
 
 def train_control(
+    trainer: GRPOTrainer,
     params: GrpoCodeGameParams,
     policy: Policy,
     untrained: WeightSnapshot,
     reward: CodeGameReward,
     *,
-    output_dir: Path,
     evaluate: Callable[[], Evaluation],
 ) -> Evaluation:
-    """Train a control run from `untrained` with another reward, and return its evaluation.
+    """Train a control as `trainer` was, but from `untrained` and with another reward; return its evaluation.
 
-    It has the same prompts and number of steps. The run is kept in `output_dir`, and resumes from its own
-    checkpoints. The trained adapters are put back whatever happens. Raises Preempted and TrainingDiverged
-    like any training.
+    The run is kept in control/ of the run's directory, and resumes from its own checkpoints. The trained
+    adapters are put back whatever happens. Raises Preempted and TrainingDiverged like any training.
     """
+    directory = Path(params.output_dir, "control")
+    tracking = TrackingParams(wandb="disabled", tensorboard=False)
+    config = copy(trainer.args)
+    config.output_dir = str(directory / "checkpoints")
     trained = WeightSnapshot.take(policy)
     untrained.restore(policy)
     try:
-        config = grpo_config(
-            params.training, output_dir=output_dir, seed=params.seed, dtype=params.model.dtype,
-            use_gpu=policy.device.type == "cuda", vllm=params.vllm,
-        )  # fmt: skip
-        prompts = build_game_dataset(params, policy, config)
-        trainer = make_trainer(policy, config, rewards=[reward], prompts=prompts)
-        checkpoint = checkpoint_to_resume(params, output_dir)
-        step = checkpoint_step(checkpoint)
-        tracker = open_tracker(output_dir, resume_step=step, config={}, tensorboard=False)
-        train(trainer, params, MetricsReporter(tracker, trainer), checkpoint=checkpoint)
-        save_adapters(policy, output_dir / "adapters")
+        control = type(trainer)(
+            policy.model,
+            reward,
+            args=config,
+            train_dataset=trainer.train_dataset,
+            processing_class=policy.tokenizer,
+        )
+        train(control, params.model_copy(update={"output_dir": str(directory), "tracking": tracking}))
+        save_adapters(policy, directory / "adapters")
         return evaluate()
     finally:
         trained.restore(policy)

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from rlnb.display.plots import LiveFigure, Row, draw_training, spread
 from rlnb.display.replay import Frame, Replay
 from rlnb.display.tables import Table, as_code, as_text
-from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, GameBoard, slide_board
+from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, BoardKind, GameBoard, slide_board
 from rlnb.game_2048.evaluation import JudgedCompletion, measure_strategies
-from rlnb.game_2048.play import BoardRules, StrategyGame
-from rlnb.game_2048.reward import StrategyResult, StrategyRewardFunction
+from rlnb.game_2048.play import BoardRules, StrategyGame, make_public_seeds
+from rlnb.game_2048.prompts import fence_strategy
+from rlnb.game_2048.reward import StrategyReferee, StrategyResult, StrategyRewardFunction
 from rlnb.run.metrics import ENDINGS
 
 LONGEST_REPLAY = 2000  # positions
@@ -80,6 +81,19 @@ def show_strategies(results: Sequence[StrategyResult], *, limit: int = 12) -> Ta
     rows.sort(key=itemgetter(2), reverse=True)
     caption = f"{min(limit, len(rows))} of {len(rows)} distinct programs in {len(results)} completions."
     return Table(["strategy", "written", "mean score", "how games ended"], rows[:limit], caption)
+
+
+def show_examples(
+    bodies: Sequence[str],
+    presets: Mapping[str, Sequence[StrategyRewardFunction]],
+    referee: StrategyReferee,
+    kind: BoardKind,
+) -> Table:
+    """Return the table of `show_strategy_rewards` for bodies of a strategy, each played on two boards."""
+    count, seeds = len(bodies), make_public_seeds("by hand", num_boards=2)
+    completions = [fence_strategy(body) for body in bodies]
+    results = referee.judge(completions, [""] * count, [kind] * count, [seeds] * count)
+    return show_strategy_rewards(results, presets)
 
 
 def show_strategy_rewards(

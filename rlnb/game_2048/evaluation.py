@@ -91,8 +91,10 @@ class StrategyEvaluation:
     ) -> list[JudgedCompletion]:
         """Judge a policy in training, and keep the result in strategies_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after".
+        label: "before", "step-20" or "after". Nothing where `evaluation.enabled` is false.
         """
+        if not self.params.evaluation.enabled:
+            return []
         sections = {"model", "board", "prompt", "sandbox", "evaluation"}
         return measure_once(
             Path(self.params.output_dir, f"strategies_{label}.json"),

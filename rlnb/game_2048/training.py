@@ -8,7 +8,7 @@ from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.prompts import build_strategy_prompt
-from rlnb.grpo.training import order_prompts
+from rlnb.grpo.config import order_prompts
 from rlnb.policy import Policy
 
 

@@ -1,19 +1,22 @@
 """GRPOTrainer whose completions end with their answer: by text, on any tokenizer, not by a token's id."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel, StoppingCriteriaList
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
+from rlnb.grpo.config import SETTINGS_OF_LEARNING, check_as_asked
 from rlnb.policy.decoding import Complete, cut_answer
 from rlnb.policy.generation import stop_when_complete
 from rlnb.source_code.extraction import ends_of_answers
 
 # A closing fence on a line of its own, for vLLM, which knows texts only. An opening one names its language.
 VLLM_STOPS = {"stop": ["\n```\n"], "include_stop_str_in_output": True}
+Rewards = Callable[..., list[float | None]] | Sequence[Callable[..., list[float | None]]]
 Written = tuple[list[list[int]], list[list[float]] | None]  # tokens, and vLLM's log-probabilities
 
 
@@ -27,6 +30,20 @@ class AnswerTrainer(GRPOTrainer):
 
     _rows: Sequence[Mapping[str, object]] = ()
     _is_cut: Sequence[bool] = ()
+
+    def __init__(
+        self,
+        model: PreTrainedModel | str,
+        reward_funcs: Rewards,
+        args: GRPOConfig | None = None,
+        train_dataset: Dataset | None = None,
+        **options: object,
+    ) -> None:
+        if args and args.use_vllm and not isinstance(model, str) and not args.generation_kwargs:
+            args.generation_kwargs = choose_vllm_stops(model, train_dataset)
+        asked = {name: getattr(args, name) for name in SETTINGS_OF_LEARNING} if args else {}
+        super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **options)
+        check_as_asked(self.args, asked)
 
     @property
     def is_complete(self) -> Complete | None:
@@ -67,6 +84,14 @@ class AnswerTrainer(GRPOTrainer):
         ratios = self._metrics[mode]["completions/clipped_ratio"]
         ratios[-1] = self.accelerator.gather(is_cut).mean().item()
         return output
+
+
+def choose_vllm_stops(model: PreTrainedModel, prompts: Dataset) -> dict[str, object]:
+    """Return what ends a completion in vLLM, which itself reads only the end tokens of the model's files."""
+    stops: dict[str, object] = {"stop_token_ids": model.generation_config.eos_token_id}
+    if "prefix" in prompts.column_names and all(text.startswith("```") for text in prompts["prefix"]):
+        stops |= VLLM_STOPS
+    return stops
 
 
 @contextmanager

@@ -1,46 +1,42 @@
-"""What rlnb adds to TRL's GRPOTrainer: the configuration, the order of prompts, and callbacks.
+"""What rlnb adds to TRL's GRPOTrainer: which class it is, and the callbacks of a run.
 
 The step itself is TRL's; docs/one_grpo_step.md maps each hook here to the method there.
 """
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
-from rlnb.errors import ParamsError, TrainingDiverged, see
+from rlnb.errors import TrainingDiverged, see
 from rlnb.evaluations import evaluate_step
-from rlnb.grpo.answer_trainer import VLLM_STOPS, AnswerTrainer
+from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
 from rlnb.params.bases import write_base
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.params.training import MAX_PROMPT_TOKENS, TrainingParams, VllmParams
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
-from rlnb.run.checkpoints import complete_checkpoint, remove_old_checkpoints
+from rlnb.run.checkpoints import (
+    checkpoint_step,
+    checkpoint_to_resume,
+    complete_checkpoint,
+    remove_old_checkpoints,
+)
 from rlnb.run.directory import log_line
 from rlnb.run.health import AnswerEnd, Health, memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
-from rlnb.run.tracking import Tracker
+from rlnb.run.tracking import Tracker, open_tracker
 
-# Shown before training, and compared once more when the trainer has been made.
-SETTINGS_OF_LEARNING = (
-    "loss_type", "beta", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions",
-    "learning_rate", "temperature", "num_generations", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "max_completion_length",
-)  # fmt: skip
-CLIP = 0.2  # of the ratio, on both sides: TRL's default
 NUM_PICTURES = 50  # redrawings of the live plot over a run
 SHARES_IN_LOG = {
     "reward/pass_rate": "passes",
@@ -53,142 +49,9 @@ SHARES_IN_LOG = {
 }
 
 
-def grpo_config(
-    training: TrainingParams,
-    *,
-    output_dir: str | Path,
-    seed: int,
-    dtype: str,
-    use_gpu: bool,
-    vllm: VllmParams | None = None,
-) -> GRPOConfig:
-    """Return TRL's configuration for the parameters' `training` and `vllm` sections.
-
-    One epoch over prompts that `order_prompts` has put in order for the whole run, so that a resumed run
-    sees the same prompts (TRL's own sampler starts again at its first permutation). `MetricsReporter`
-    replaces TRL's reporting.
-    """
-    options: dict[str, object] = {}
-    if vllm and vllm.enabled and vllm.server_base_url:  # its owner has set its memory
-        address = vllm.server_base_url
-        options = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": address}
-    elif vllm and vllm.enabled:
-        memory, length = vllm.gpu_memory_utilization, vllm.max_model_len
-        options = {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
-        options |= {"vllm_gpu_memory_utilization": memory, "vllm_max_model_length": length}
-    settings: dict[str, object] = {
-        "output_dir": str(Path(output_dir) / "checkpoints"),
-        "learning_rate": training.learning_rate,
-        "max_steps": training.max_steps,
-        "per_device_train_batch_size": training.per_device_train_batch_size,
-        "gradient_accumulation_steps": training.gradient_accumulation_steps,
-        "num_generations": training.num_generations,
-        "max_completion_length": training.max_completion_length,
-        "temperature": training.temperature,
-        "top_p": 1.0,
-        "beta": training.beta,
-        "loss_type": training.loss_type,
-        "scale_rewards": training.scale_rewards,
-        # What is left out, unsloth fills in from the paper of the loss.
-        "mask_truncated_completions": False,
-        "epsilon": CLIP,
-        "epsilon_high": CLIP,
-        "optim": training.optim,
-        "entropy_coef": training.entropy_coef,
-        "max_grad_norm": training.max_grad_norm,
-        "weight_decay": training.weight_decay,
-        "save_steps": training.save_steps,
-        "save_total_limit": None,  # `SaveRecipe` deletes older ones, once the new one is complete
-        "save_only_model": not training.save_optimizer,
-        "warmup_steps": training.warmup_steps,
-        "lr_scheduler_type": "linear",
-        "gradient_checkpointing": bool(training.gradient_checkpointing),
-        "seed": seed,
-        "use_cpu": not use_gpu,
-        "bf16": use_gpu and dtype == "bfloat16",
-        "fp16": use_gpu and dtype == "float16",
-        "shuffle_dataset": False,
-        "logging_steps": 1,
-        "logging_first_step": True,
-        "log_completions": True,
-        "num_completions_to_print": 0,
-        "disable_tqdm": True,
-        "report_to": [],
-        "remove_unused_columns": False,
-        "dataloader_pin_memory": use_gpu,
-        "ddp_find_unused_parameters": False,  # each adapter is used in each pass
-    }
-    config = GRPOConfig(**settings, **options)
-    if config.world_size > 1 and config.device.type == "cpu":
-        # transformers 5.17 loads an optimizer's state to cpu:0, which torch 2.13 does not know there.
-        vars(config)["_setup_devices"] = torch.device("cpu")
-    check_as_asked(config, settings | options)
-    return config
-
-
-def check_as_asked(config: GRPOConfig, settings: Mapping[str, object]) -> None:
-    """Raise ParamsError where a library has changed a setting: unsloth does, with a printed line."""
-    changes = [
-        f"training.{name} = {value!r} was changed to {getattr(config, name)!r}"
-        for name, value in settings.items()
-        if getattr(config, name) != value
-    ]
-    if changes:
-        raise ParamsError(
-            f"{'; '.join(changes)} by the library that trains; write the value that it takes, or "
-            "model.engine = transformers"
-        )
-
-
-def make_trainer(
-    policy: Policy,
-    config: GRPOConfig,
-    *,
-    rewards: Sequence[Callable[..., list[float | None]]],
-    prompts: Dataset,
-    short_step: bool = True,
-) -> GRPOTrainer:
-    """Return TRL's trainer; on a CPU it is a `CpuGRPOTrainer`, unless `short_step` is false."""
-    if config.use_vllm:  # which reads only the end tokens of the model's own files
-        config.generation_kwargs = {"stop_token_ids": policy.model.generation_config.eos_token_id}
-        if all(prefix.startswith("```") for prefix in prompts["prefix"]):
-            config.generation_kwargs |= VLLM_STOPS
-        # vLLM would look for a name on the hub in the hub's own cache, not in model.cache_dir.
-        policy.model.name_or_path = policy.directory or policy.model.name_or_path
-    settings = {name: getattr(config, name) for name in SETTINGS_OF_LEARNING}
-    is_short = short_step and policy.device.type == "cpu"
-    trainer_class: type[GRPOTrainer] = CpuGRPOTrainer if is_short else AnswerTrainer
-    trainer = trainer_class(
-        policy.model,
-        reward_funcs=list(rewards),
-        args=config,
-        train_dataset=prompts,
-        processing_class=policy.tokenizer,
-    )
-    check_as_asked(trainer.args, settings)
-    return trainer
-
-
-def num_prompts(config: GRPOConfig) -> int:
-    """Return the number of prompts of a whole run."""
-    completions_per_step = (
-        config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
-    )
-    return config.max_steps * math.ceil(completions_per_step / config.num_generations)
-
-
-def order_prompts(rows: Sequence[Mapping[str, object]], config: GRPOConfig) -> list[Mapping[str, object]]:
-    """Return the rows in the order in which the whole run uses them: permutations seeded by `config.seed`."""
-    if not rows:
-        raise ParamsError(
-            "tasks: no task is left to train on; give training tasks whose prompts have at most "
-            f"{MAX_PROMPT_TOKENS} tokens"
-        )
-    generator = random.Random(config.seed)
-    ordered: list[Mapping[str, object]] = []
-    while len(ordered) < num_prompts(config):
-        ordered += generator.sample(rows, len(rows))
-    return ordered[: num_prompts(config)]
+def choose_trainer(policy: Policy) -> type[AnswerTrainer]:
+    """Return TRL's GRPOTrainer with completions that end with their program; on a CPU with the short step."""
+    return CpuGRPOTrainer if policy.device.type == "cpu" else AnswerTrainer
 
 
 def prepare_adapters(trainer: GRPOTrainer) -> None:
@@ -210,35 +73,55 @@ def prepare_adapters(trainer: GRPOTrainer) -> None:
 def train(
     trainer: GRPOTrainer,
     params: NotebookParams,
-    reporter: "MetricsReporter",
     *,
-    checkpoint: str | None,
-    callbacks: Sequence[TrainerCallback] = (),
-    metrics_before: Mapping[str, float] | None = None,
+    before: Mapping[str, float] | None = None,
+    evaluate: Callable[[int], Mapping[str, float]] | None = None,
+    show: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Train to the last step, from `checkpoint` where there is one, and close the reporter's tracker.
+    """Train to the last step, from the newest checkpoint of `params.output_dir` where there is one.
 
-    metrics_before: reported as step 0 of a run that starts from the beginning. Raises Preempted after a
-    signal, OutOfMemory, and TrainingDiverged.
+    before: metrics, reported as step 0 of a run that starts from the beginning. evaluate: takes a step and
+    returns metrics; called every `evaluation.eval_interval_steps` steps. show: called with (step, max_steps)
+    some fifty times over the run. Raises Preempted after a signal, OutOfMemory, and TrainingDiverged.
     """
+    checkpoint = checkpoint_to_resume(params, params.output_dir)
+    trainer.args.resume_from_checkpoint = checkpoint  # where callbacks look it up
     prepare_adapters(trainer)
-    kl = [] if trainer.args.beta else [MeasureKl(trainer)]  # TRL measures it itself where it is a penalty
-    evaluations = [callback for callback in callbacks if isinstance(callback, IntervalEvaluation)]
-    others = [callback for callback in callbacks if callback not in evaluations]
-    # An evaluation comes last: it begins when the checkpoint is complete.
-    for callback in (UsePresentSettings(), *kl, reporter, *others, SaveRecipe(params), *evaluations):
-        trainer.add_callback(callback)
-    beginning = f"resuming from {checkpoint}" if checkpoint else "from the start"
-    print(f"{trainer.args.max_steps} steps, {beginning}")
-    with reporter.tracker as tracker, StopSignal() as stop, memory_advice(params, doing="training"):
-        for evaluation in evaluations:
-            evaluation.evaluate, evaluation.stop = memory_advice(params)(evaluation.evaluate), stop
+    trainer.remove_callback(PrinterCallback)
+    print(
+        f"{trainer.args.max_steps} steps, {f'resuming from {checkpoint}' if checkpoint else 'from the start'}"
+    )
+    tracker = open_tracker_of(params, step=checkpoint_step(checkpoint))
+    with tracker, StopSignal() as stop, memory_advice(params, doing="training"):
         # Before the other callbacks, so that no evaluation starts in the seconds that are left.
         trainer.callback_handler.callbacks.insert(0, StopOnSignal(stop))
-        if metrics_before and not checkpoint:
-            tracker.report(0, metrics_before)
+        trainer.add_callback(UsePresentSettings())
+        if not trainer.args.beta:  # TRL measures it itself where it is a penalty
+            trainer.add_callback(MeasureKl(trainer))
+        trainer.add_callback(MetricsReporter(tracker, trainer, show))
+        trainer.add_callback(SaveRecipe(params))
+        interval = value_of(params, "evaluation.eval_interval_steps")
+        if evaluate and interval and value_of(params, "evaluation.enabled"):
+            # Last: it begins when the checkpoint is complete.
+            trainer.add_callback(IntervalEvaluation(memory_advice(params)(evaluate), interval, tracker, stop))
+        if before and not checkpoint:
+            tracker.report(0, before)
         trainer.train(resume_from_checkpoint=checkpoint)
     check_trained(trainer.state)
+
+
+def report_after(params: NotebookParams, metrics: Mapping[str, float]) -> None:
+    """Report metrics of the trained policy, if any, with the run's last step."""
+    last_step = value_of(params, "training.max_steps")
+    if metrics:
+        with open_tracker_of(params, step=last_step) as tracker:
+            tracker.report(last_step, metrics)
+
+
+def open_tracker_of(params: NotebookParams, *, step: int) -> Tracker:
+    """Return the tracker of a run that has made `step` steps."""
+    tracking = value_of(params, "tracking").model_dump()
+    return open_tracker(params.output_dir, resume_step=step, config=params.model_dump(), **tracking)
 
 
 def check_trained(state: TrainerState) -> None:
@@ -319,12 +202,9 @@ class MetricsReporter(TrainerCallback):
     """
 
     def __init__(
-        self, tracker: Tracker, trainer: GRPOTrainer, *, show: Callable[[int, int], None] | None = None
+        self, tracker: Tracker, trainer: GRPOTrainer, show: Callable[[int, int], None] | None = None
     ) -> None:
-        trainer.remove_callback(PrinterCallback)
-        self.tracker = tracker
-        self.trainer = trainer
-        self.show = show
+        self.tracker, self.trainer, self.show = tracker, trainer, show
         self.health = Health()
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
@@ -386,6 +266,7 @@ def progress_line(step: int, max_steps: int, logs: Mapping[str, float]) -> str:
     )
 
 
+@dataclass(eq=False)
 class IntervalEvaluation(TrainerCallback):
     """Calls `evaluate(step) -> metrics` every `interval` steps and reports the metrics with that step's.
 
@@ -394,25 +275,21 @@ class IntervalEvaluation(TrainerCallback):
     leave the random state and the model's mode as they were; `policy.generate` does.
     """
 
-    stop: StopSignal  # of the training; set by `train`
-
-    def __init__(
-        self, evaluate: Callable[[int], Mapping[str, float]], *, interval: int, reporter: MetricsReporter
-    ) -> None:
-        self.evaluate = evaluate
-        self.interval = interval
-        self.reporter = reporter
+    evaluate: Callable[[int], Mapping[str, float]]
+    interval: int
+    tracker: Tracker
+    stop: StopSignal
 
     def is_due(self, state: TrainerState) -> bool:
         step = state.global_step
-        return bool(self.interval and step % self.interval == 0 and 0 < step < state.max_steps)
+        return step % self.interval == 0 and 0 < step < state.max_steps
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         control.should_save |= self.is_due(state)
 
     def on_save(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self.is_due(state) and not control.should_training_stop:
-            evaluate_step(state.global_step, self.evaluate, self.reporter.tracker, self.stop)
+            evaluate_step(state.global_step, self.evaluate, self.tracker, self.stop)
             if self.stop.after_step():
                 raise self.stop.preempted()  # transformers would train one more step
 

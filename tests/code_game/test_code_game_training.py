@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from recipes import make_config
 from scripted_opponent import ScriptedOpponent
 from tiny_policy import load_tiny
 from transformers import TrainerCallback
@@ -31,18 +32,13 @@ def referee():
         yield GameReferee(reruns, len)
 
 
-def game_params(**sections: Any) -> GrpoCodeGameParams:
+def game_params(output_dir: Path) -> GrpoCodeGameParams:
     training = {
         "learning_rate": 1e-2, "max_steps": NUM_STEPS, "per_device_train_batch_size": 8,
         "gradient_accumulation_steps": 2, "num_generations": NUM_MEMBERS, "max_completion_length": 8,
         "save_steps": STOP_STEP, "gradient_checkpointing": False,
     }  # fmt: skip
-    values = {"game": {"form": "seeded"}} | sections
-    return GrpoCodeGameParams(training=training, **values)
-
-
-def config_of(params: GrpoCodeGameParams, output_dir: Path) -> Any:
-    return grpo.grpo_config(params.training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
+    return GrpoCodeGameParams(training=training, game={"form": "seeded"}, seed=1, output_dir=str(output_dir))
 
 
 def graded(played: GameRound) -> float:
@@ -88,8 +84,8 @@ def run(
 ) -> Run:  # fmt: skip
     """Train the tiny model against an opponent of this kind."""
     torch.set_num_threads(1)
-    params, policy = game_params(), load_tiny(cache_dir)
-    config = config_of(params, output_dir)
+    params, policy = game_params(output_dir), load_tiny(cache_dir)
+    config = make_config(params, policy, notebook="grpo_code_game", resume_from_checkpoint=checkpoint)
     snapshot = WeightSnapshot.take(policy) if kind == "snapshot" else None
     opponent: Any = ScriptedOpponent({})
     if kind != "scripted":
@@ -102,9 +98,7 @@ def run(
     )  # fmt: skip
     grpo.prepare_adapters(trainer)
     if snapshot is not None:
-        callback = SnapshotCallback(policy, snapshot, refresh_steps=3)
-        callback.resume(checkpoint)
-        trainer.add_callback(callback)
+        trainer.add_callback(SnapshotCallback(policy, snapshot, refresh_steps=3))
     for callback in [StopAt()] * stop:
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=checkpoint)

@@ -14,6 +14,7 @@ from pathlib import Path  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from metric_table import is_known  # noqa: E402
+from recipes import make_config  # noqa: E402
 from tiny_families import (  # noqa: E402
     CONTINUATION,
     MODELS,
@@ -27,9 +28,7 @@ from tiny_policy import train_by_hand  # noqa: E402
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
 
 from rlnb.errors import ParamsError  # noqa: E402
-from rlnb.grpo import training as grpo  # noqa: E402
 from rlnb.params.sections import ModelParams  # noqa: E402
-from rlnb.params.training import TrainingParams  # noqa: E402
 from rlnb.policy import Policy, generate, load_policy, save_adapters  # noqa: E402
 from rlnb.policy.adapters import adapters_off, hash_trained  # noqa: E402
 from rlnb.policy.export import compute_logits, save_in_format  # noqa: E402
@@ -163,6 +162,6 @@ def test_exports_are_read_by_transformers_and_adapters_by_unsloth(models, name, 
 
 
 def test_a_setting_that_unsloth_overrides_is_an_error(models):
-    training = TrainingParams(loss_type="dr_grpo", scale_rewards="group", gradient_checkpointing=False)
+    params = grpo_params(model_params(models, "llama"), loss_type="dr_grpo", scale_rewards="group")
     with pytest.raises(ParamsError, match="scale_rewards"):
-        grpo.grpo_config(training, output_dir="out", seed=0, dtype="float32", use_gpu=False)
+        make_config(params, load(models, "llama"))

@@ -7,10 +7,10 @@ prompt and its place in the group. Plain gradient descent, as in tests/selfplay/
 import hashlib
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from accelerate import PartialState
+from recipes import NO_TRACKING, make_config
 from tiny_run import lower_case, tiny_model
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
@@ -20,7 +20,6 @@ from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.params.training import TrainingParams
 from rlnb.policy import load_policy
-from rlnb.run.tracking import open_tracker
 
 LOSS_TYPES = ("dapo", "grpo")
 COMPLETIONS, GROUP, STEPS, LEARNING_RATE = 16, 4, 2, 0.1
@@ -49,15 +48,16 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
         per_device_train_batch_size=GROUP, gradient_accumulation_steps=COMPLETIONS // GROUP // num_ranks,
         num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False,
     )  # fmt: skip
-    config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
-    config.optim, config.lr_scheduler_type = "sgd", "constant"
+    params = GrpoCodeExecutionParams(
+        model=model, training=training, output_dir=str(output_dir), seed=1, tracking=NO_TRACKING
+    )
+    config = make_config(params, policy, optim="sgd", lr_scheduler_type="constant")
     tasks = load_tasks("builtin")["train"][:3]
     prompts = prompt_dataset(tasks, policy, config, form="chat", printed_example=False)
-    with patch.object(grpo, "AnswerTrainer", SeededTrainer):
-        trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts, short_step=False)
-    reporter = grpo.MetricsReporter(open_tracker(output_dir, config={}, tensorboard=False), trainer)
-    params = GrpoCodeExecutionParams(model=model, training=training)
-    grpo.train(trainer, params, reporter, checkpoint=None)
+    trainer = SeededTrainer(
+        policy.model, lower_case, args=config, train_dataset=prompts, processing_class=policy.tokenizer
+    )
+    grpo.train(trainer, params)
     rows = [row for row in trainer.state.log_history if "loss" in row]
     weights = {name: each.detach() for name, each in policy.model.named_parameters() if each.requires_grad}
     return {"weights": weights, "rows": rows}

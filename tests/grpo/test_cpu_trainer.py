@@ -3,6 +3,7 @@
 import copy
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import pytest
@@ -14,7 +15,6 @@ from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer, completion_logprobs, drop_tied_rows
-from rlnb.params.training import TrainingParams
 from rlnb.policy import Policy
 from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.cpu_attention import use_cpu_attention
@@ -216,13 +216,9 @@ def test_a_completion_ends_with_its_program_and_nothing_behind_it_is_trained_on(
     assert num_complete >= 2
 
 
-def test_a_cpu_takes_the_short_step_unless_it_is_switched_off(policy, tmp_path):
-    training = TrainingParams(gradient_checkpointing=False)
-    config = grpo.grpo_config(training, output_dir=tmp_path, seed=1, dtype="float32", use_gpu=False)
-    prompts = datasets.Dataset.from_list([{"prompt": "print("}] * 8)
-    options = {"rewards": [lambda completions, **_: [0.0] * len(completions)], "prompts": prompts}
-    assert type(grpo.make_trainer(policy, config, **options)) is CpuGRPOTrainer
-    assert type(grpo.make_trainer(policy, config, **options, short_step=False)) is AnswerTrainer
+def test_a_cpu_takes_the_short_step_and_a_gpu_does_not(policy):
+    assert grpo.choose_trainer(policy) is CpuGRPOTrainer
+    assert grpo.choose_trainer(Mock(device=torch.device("cuda"))) is AnswerTrainer
 
 
 @pytest.mark.parametrize("kind", [GRPOTrainer, CpuGRPOTrainer])

@@ -10,23 +10,30 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
+import recipes
 import torch
+import trl
 from datasets import Dataset
 from metric_table import METRICS, is_known
+from recipes import make_config
 from safetensors.numpy import load_file
 from tiny_policy import load_tiny
-from tiny_run import train
+from tiny_run import lower_case, train
 from transformers import TrainerState
-from trl import GRPOConfig
+from trl import GRPOTrainer
 
+from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError, Preempted, TrainingDiverged
 from rlnb.grpo import training as grpo
+from rlnb.grpo.answer_trainer import AnswerTrainer
+from rlnb.grpo.config import GRPOConfig, num_prompts, order_prompts
 from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
-from rlnb.policy import model_directory, save_adapters
+from rlnb.policy import Policy, model_directory, save_adapters
 from rlnb.run.checkpoints import checkpoint_step, find_damage, latest_checkpoint, saved_recipe
 from rlnb.run.tracking import read_metrics
 
@@ -34,6 +41,7 @@ SCRIPT = str(Path(__file__).with_name("tiny_run.py"))
 COMPARED = ("loss", "grad_norm", "reward", "entropy", "learning_rate", "completions/mean_length")
 WITH_REFERENCE = {"beta": 0.5}
 BY_TIME = {"save_steps": 100, "save_minutes": 1e-6}
+CPU_POLICY = Mock(device=torch.device("cpu"), dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stop_after(output_dir: Path, *, step: int, by: signal.Signals, **settings: float) -> str:
     """Start a run, send it a signal once a step is through, and return what it said on stderr."""
     command = [sys.executable, SCRIPT, str(output_dir), json.dumps(settings)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # with the modules of tests
+    with subprocess.Popen(command, **pipes, text=True, env=environ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.strip() == f"step {step}":
@@ -184,21 +194,23 @@ def test_every_metric_of_a_run_stands_in_the_table(uninterrupted: Path) -> None:
     assert {"loss", "reward", "step_time"} <= written & METRICS
 
 
-def config_with(vllm: VllmParams | None = None, *, seed: int = 1) -> GRPOConfig:
+def config_with(vllm: VllmParams | None = None, *, seed: int = 1, policy: Policy = CPU_POLICY) -> GRPOConfig:
     training = TrainingParams(gradient_checkpointing=False, max_steps=3)
-    return grpo.grpo_config(training, output_dir="out", seed=seed, dtype="float32", use_gpu=False, vllm=vllm)
+    return make_config(
+        GrpoCodeExecutionParams(training=training, vllm=vllm or VllmParams(), seed=seed), policy
+    )
 
 
 def test_the_prompt_order_uses_every_task_before_any_comes_again_and_no_global_random_state() -> None:
     rows = [{"prompt": name} for name in "abcde"]
     before = random.getstate()
-    ordered, again, other = (grpo.order_prompts(rows, config_with(seed=seed)) for seed in (3, 3, 4))
-    assert len(ordered) == grpo.num_prompts(config_with()) > 10
+    ordered, again, other = (order_prompts(rows, config_with(seed=seed)) for seed in (3, 3, 4))
+    assert len(ordered) == num_prompts(config_with()) > 10
     assert all(row in ordered[:5] and row in ordered[5:10] for row in rows)
     assert ordered == again != other
     assert random.getstate() == before
     with pytest.raises(ParamsError, match="tasks: no task "):
-        grpo.order_prompts([], config_with())
+        order_prompts([], config_with())
 
 
 def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
@@ -210,7 +222,7 @@ def test_vllm_reaches_trl_only_where_it_is_enabled() -> None:
     assert (config.vllm_mode, config.vllm_server_base_url) == ("server", "http://host:8000")
 
 
-class Opinionated(GRPOConfig):
+class Opinionated(trl.GRPOConfig):
     """Fills in and overrides settings as unsloth 2026.10.7 does with the papers' recommendations."""
 
     def __init__(self, **options: object) -> None:
@@ -221,13 +233,34 @@ class Opinionated(GRPOConfig):
         super().__init__(**options)
 
 
+class Patched(GRPOConfig, Opinionated):
+    """Ours on top of the patched one."""
+
+
 def test_what_a_library_would_fill_in_is_asked_for_and_what_it_overrides_is_an_error(monkeypatch) -> None:
     assert (config_with().mask_truncated_completions, config_with().epsilon_high) == (False, 0.2)
-    monkeypatch.setattr(grpo, "GRPOConfig", Opinionated)
+    monkeypatch.setattr(recipes, "GRPOConfig", Patched)
     assert (config_with().mask_truncated_completions, config_with().epsilon_high) == (False, 0.2)
     training = TrainingParams(gradient_checkpointing=False, max_steps=3, loss_type="dr_grpo")
-    with pytest.raises(ParamsError, match="training.scale_rewards"):
-        grpo.grpo_config(training, output_dir="out", seed=1, dtype="float32", use_gpu=False)
+    with pytest.raises(ParamsError, match="scale_rewards = 'group' was changed to 'none'"):
+        make_config(GrpoCodeExecutionParams(training=training), CPU_POLICY)
+
+
+def test_what_a_library_overrides_while_the_trainer_is_made_is_an_error(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = GRPOTrainer.__init__
+
+    def patched(self: GRPOTrainer, *models: object, args: GRPOConfig, **options: object) -> None:
+        args.num_generations = 4
+        make(self, *models, args=args, **options)
+
+    monkeypatch.setattr(GRPOTrainer, "__init__", patched)
+    policy = load_tiny(cache_dir)
+    config = config_with(policy=policy)
+    prompts = Dataset.from_list([{"prompt": "p"}] * 3)
+    with pytest.raises(ParamsError, match="num_generations = 2 was changed to 4"):
+        AnswerTrainer(policy.model, lower_case, config, prompts, processing_class=policy.tokenizer)
 
 
 def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache(
@@ -243,15 +276,15 @@ def test_vllm_stops_where_the_policy_does_and_loads_the_files_of_the_model_cache
     policy = load_tiny(tmp_path, id="someone/small")
     trained = []
 
-    def trainer(model: Any, *, args: GRPOConfig, **_: object) -> SimpleNamespace:
+    def make(self: GRPOTrainer, model: Any, reward: object, *, args: GRPOConfig, **_: object) -> None:
+        self.args = args
         trained.append((model.name_or_path, args.generation_kwargs))
-        return SimpleNamespace(args=args)
 
-    monkeypatch.setattr(grpo, "CpuGRPOTrainer", trainer)
-    for vllm in (None, VllmParams(enabled=True, gpu_memory_utilization=0.4)):
+    monkeypatch.setattr(GRPOTrainer, "__init__", make)
+    for vllm in (VllmParams(), VllmParams(enabled=True, gpu_memory_utilization=0.4)):
         for prefix in ("", "```python\ndef f(n):\n"):
             prompts = Dataset.from_list([{"prompt": "p", "prefix": prefix}])
-            grpo.make_trainer(policy, config_with(vllm), rewards=[], prompts=prompts)
+            AnswerTrainer(policy.model, lower_case, config_with(vllm, policy=policy), prompts)
     ends, stops = {"stop_token_ids": [2]}, {"stop": ["\n```\n"], "include_stop_str_in_output": True}
     assert trained[:2] == [("someone/small", None)] * 2
     assert trained[2:] == [(str(snapshot), ends), (str(snapshot), ends | stops)]

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from recipes import NO_TRACKING, make_config
 
-from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_execution.params import GrpoCodeExecutionParams, ProgramEvaluationParams
 from rlnb.code_execution.prompts import prompt_dataset
 from rlnb.code_execution.sources import load_tasks
 from rlnb.grpo import kl
@@ -22,8 +23,6 @@ from rlnb.params.sections import ModelParams
 from rlnb.params.training import TrainingParams
 from rlnb.policy import generate, load_policy, save_adapters
 from rlnb.run import stop_signal
-from rlnb.run.checkpoints import checkpoint_step, checkpoint_to_resume
-from rlnb.run.tracking import open_tracker
 
 
 def lower_case(*, completions: list[str], **_: object) -> list[float]:
@@ -53,14 +52,16 @@ def train(
         num_generations=4, gradient_accumulation_steps=2, max_completion_length=12,
         gradient_checkpointing=False, **settings,
     )  # fmt: skip
-    config = grpo.grpo_config(training, output_dir=output_dir, seed=1, dtype="float32", use_gpu=False)
+    params = GrpoCodeExecutionParams(
+        model=model, training=training, output_dir=str(output_dir), seed=1, tracking=NO_TRACKING,
+        evaluation=ProgramEvaluationParams(enabled=evaluate, eval_interval_steps=2),
+    )  # fmt: skip
+    config = make_config(params, policy)
     tasks = load_tasks("builtin")["train"][:3]
     prompts = prompt_dataset(tasks, policy, config, form="chat", printed_example=False)
-    trainer = grpo.make_trainer(policy, config, rewards=[lower_case], prompts=prompts)
-    params = GrpoCodeExecutionParams(model=model, training=training)
-    checkpoint = checkpoint_to_resume(params, output_dir)
-    step = checkpoint_step(checkpoint)
-    tracker = open_tracker(output_dir, config={}, resume_step=step, tensorboard=False)
+    trainer = grpo.choose_trainer(policy)(
+        policy.model, lower_case, args=config, train_dataset=prompts, processing_class=policy.tokenizer
+    )
     texts = [row["prompt"] for row in list(prompts)[:2]]
 
     def measure(_: int) -> dict[str, float]:
@@ -70,12 +71,10 @@ def train(
         return {"heldout/known/reward": sum(lower_case(completions=answers)) / len(answers)}
 
     show = (lambda step, _: print("step", step, flush=True)) if announce else None
-    reporter = grpo.MetricsReporter(tracker, trainer, show=show)
-    evaluation = grpo.IntervalEvaluation(measure, interval=2 * evaluate, reporter=reporter)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kl, "INTERVAL_STEPS", kl_interval)
         patch.setattr(stop_signal, "SAVE_MINUTES", save_minutes)
-        grpo.train(trainer, params, reporter, checkpoint=checkpoint, callbacks=[evaluation])
+        grpo.train(trainer, params, evaluate=measure, show=show)
     save_adapters(policy, output_dir / "adapters")
     history = [row for row in trainer.state.log_history if "loss" in row]
     (output_dir / "history.json").write_text(json.dumps(history))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from recipes import make_config
 from tiny_policy import save_tiny_gpt_oss
 from transformers import GptOssConfig, GptOssForCausalLM
 from trl import GRPOTrainer
@@ -12,7 +13,6 @@ from trl import GRPOTrainer
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.reward import StrategyReferee, make_strategy_rewards
 from rlnb.game_2048.training import make_strategy_dataset
-from rlnb.grpo.training import grpo_config
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
 from rlnb.policy import load_policy
@@ -54,7 +54,7 @@ def test_a_tiny_gpt_oss_is_trained_a_step_on_the_published_rewards(tiny_gpt_oss,
     params = published(tiny_gpt_oss, max_steps=1, gradient_accumulation_steps=1)
     params = params.model_copy(update={"output_dir": str(tmp_path)})
     policy = load_policy(params.model, max_seq_length=params.model.max_seq_length)
-    config = grpo_config(params.training, output_dir=tmp_path, seed=0, dtype="float32", use_gpu=False)
+    config = make_config(params, policy, notebook="gpt_oss_2048")
     rewards = load_cell("gpt_oss_2048", "reward", {"params": params})["rewards"]
     with Sandbox(num_workers=1) as sandbox:
         trainer = GRPOTrainer(
