@@ -41,9 +41,9 @@ class AnswerTrainer(GRPOTrainer):
     ) -> None:
         if args and args.use_vllm and not isinstance(model, str) and not args.generation_kwargs:
             args.generation_kwargs = choose_vllm_stops(model, train_dataset)
-        asked = {name: getattr(args, name) for name in SETTINGS_OF_LEARNING} if args else {}
+        settings = {name: getattr(args, name) for name in SETTINGS_OF_LEARNING} if args else {}
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **options)
-        check_as_asked(self.args, asked)
+        check_as_asked(self.args, settings)
 
     @property
     def is_complete(self) -> Complete | None:
