@@ -1,6 +1,6 @@
 """`rlnb eval --checkpoint`: a checkpoint's games against opponents.
 
-Its averaged weights play from both seats, in every way to answer. Model, prompts, temperature, games and
+Its averaged weights play from both seats. Model, prompts, temperature, games and
 seeds are those of its run, so two checkpoints of a run play the same games.
 """
 
@@ -24,7 +24,7 @@ from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import save_results
 from rlnb.run.prepare import Values, load
-from rlnb.selfplay.arena import SEATS, WAYS, Arena, Match, describe_answers, select_matches
+from rlnb.selfplay.arena import SEATS, Arena, Match, describe_answers
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
 from rlnb.selfplay.display import draw_arena
 from rlnb.selfplay.params import GameRunParams
@@ -55,18 +55,18 @@ def evaluate_checkpoint(
     average = WeightSnapshot.take(arena.actor.policy)
     average.load(Path(checkpoint) / AVERAGE_FILE)
     rows = arena.play_matches(
-        [(way, "average") for way in WAYS], {"average": average}, num_games=num_episodes,
+        {"average": average},
+        num_games=num_episodes,
         progress=lambda done, total: print(f"match {done} of {total}", file=sys.stderr),
-    )  # fmt: skip
-    trained_way = select_matches(rows, acting=run.game.acting, greedy=False)
-    print("\n".join([str(show_scores(trained_way)), *describe_answers(trained_way)]))
+    )
+    print("\n".join([str(show_scores(rows)), *describe_answers(rows)]))
     if isinstance(run, PpoOpenspielParams):
-        print(f"\n{show_success(score_stages(trained_way, load_curriculum(run)))}")
+        print(f"\n{show_success(score_stages(rows, load_curriculum(run)))}")
     folder.mkdir(parents=True, exist_ok=True)
     save_results(
         folder / "arena.json", params=run, rows=rows, checkpoint=checkpoint, num_episodes=num_episodes
     )
-    draw_arena({Path(checkpoint).name: trained_way}).savefig(folder / "arena.png", bbox_inches="tight")
+    draw_arena({Path(checkpoint).name: rows}).savefig(folder / "arena.png", bbox_inches="tight")
     print(f"\n{folder}: arena.json, arena.png")
 
 
@@ -115,6 +115,5 @@ def show_scores(rows: Sequence[Match]) -> Table:
             (row.game, row.opponent, SEATS[row.seat], row.num_games, row.score, row.random_score, row.ceiling)
             for row in rows
         ],
-        "Sampled answers as in training; greedy and free ones are in arena.json. Score: wins and half the "
-        "draws.",
+        "Answers as in training. Score: wins and half the draws.",
     )

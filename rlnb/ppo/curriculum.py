@@ -358,7 +358,7 @@ class StageScore(NamedTuple):
 def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageScore]:
     """Return the score of each stage; each of its games has the same weight.
 
-    rows: of one way to act and one set of weights.
+    rows: of one set of weights.
     """
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):

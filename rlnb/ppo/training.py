@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from rlnb.advantages.gae import gae, turn_columns
 from rlnb.games.opponents import Opponent, playable_opponents
-from rlnb.games.text_games import TextGame, states_in_play
+from rlnb.games.text_games import states_in_play
 from rlnb.policy import Policy
 from rlnb.policy.generation import evaluating
 from rlnb.policy.loading import load_tokenizer
@@ -227,8 +227,7 @@ class PpoRun(GameRun[PpoOpenspielParams, PpoState]):
 
         Raises TrainingDiverged where an alarm lasts for ALARM_PATIENCE updates.
         """
-        utility = {"play/utility": mean_utility(games, self.curriculum.games)}
-        metrics = self.mean_metrics(games, {**metrics, **utility})
+        metrics = self.mean_metrics(games, metrics)
         self.state, notes = next_state(self.state, self.results, metrics, self.params)
         metrics["play/success_share"] = success_share(self.results)
         pairings = self.curriculum.pairings[self.state.curriculum.stage]
@@ -347,16 +346,6 @@ def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: 
     lengths = np.array([len(trajectory.turns) for trajectory in trajectories])
     weights = np.ones(len(lengths)) if weigh == "turns" else mean_length / np.maximum(lengths, 1)
     return np.repeat(weights, lengths)
-
-
-def mean_utility(games: Sequence[FinishedGame], known: Mapping[str, TextGame]) -> float:
-    """Return the mean of (return - least) / (most - least) over the learner's games, all in [0, 1]."""
-    shares = []
-    for played in games:
-        game = known[played.game].game
-        least, most = game.min_utility(), game.max_utility()
-        shares += [(played.returns[each.seat] - least) / (most - least) for each in played.trajectories]
-    return float(np.mean(shares)) if shares else float("nan")
 
 
 def success_share(results: Sequence[GameResult]) -> float:

@@ -200,8 +200,7 @@ def _longest_texts(params: NotebookParams) -> dict[str, tuple[int, int]]:
     length = get("training.max_completion_length")
     field = "training.max_completion_length" if length else "game.max_prompt_tokens"
     texts = {field: (at_once, prompt + length)}
-    plays_freely = get("evaluation.enabled") and get("game.acting")  # in all ways to answer
-    if get("game.acting") == "free" or plays_freely:
+    if get("game.acting") == "free":
         texts["game.max_new_tokens"] = (get("game.batch_size"), prompt + get("game.max_new_tokens"))
     if measures_mbpp(params):
         length = get("mbpp.max_completion_length")

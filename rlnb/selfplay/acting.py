@@ -355,7 +355,6 @@ class ConstrainedPlayer:
     actor: ActorCritic
     encoder: Encoder
     temperature: float = 1.0
-    greedy: bool = False
     max_tokens_per_pass: int = 8192
     _cache: dict[Position, Distribution] = field(default_factory=dict, repr=False)
 
@@ -377,9 +376,7 @@ class ConstrainedPlayer:
         return [walk.as_turn() for walk in walks]
 
     def sample(self, probabilities: Sequence[float], request: Request) -> int:
-        """Return the column of a token: sampled by the game's own random state, or the likeliest."""
-        if self.greedy:
-            return probabilities.index(max(probabilities))
+        """Return the column of a token, sampled by the game's own random state."""
         threshold = request.random.random() * sum(probabilities)
         for column, cumulative in enumerate(itertools.accumulate(probabilities)):
             if threshold < cumulative:
@@ -467,18 +464,10 @@ class FreePlayer:
         return turns
 
 
-def make_player(
-    actor: ActorCritic,
-    encoder: Encoder,
-    acting: ActingParams,
-    training: UpdateParams,
-    *,
-    greedy: bool = False,
-) -> Player:
+def make_player(actor: ActorCritic, encoder: Encoder, acting: ActingParams, training: UpdateParams) -> Player:
     """Return a player with the policy's present weights, which answers as `acting` says."""
-    temperature = 0.0 if greedy and acting.acting == "free" else acting.temperature
-    if acting.acting == "free":
-        return FreePlayer(
-            actor, encoder, temperature, acting.max_new_tokens, acting.batch_size, training.tokens_per_pass
-        )
-    return ConstrainedPlayer(actor, encoder, temperature, greedy, training.tokens_per_pass)
+    if acting.acting == "constrained":
+        return ConstrainedPlayer(actor, encoder, acting.temperature, training.tokens_per_pass)
+    return FreePlayer(
+        actor, encoder, acting.temperature, acting.max_new_tokens, acting.batch_size, training.tokens_per_pass
+    )

@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pyspiel
@@ -51,21 +50,11 @@ AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 
 
-class Way(NamedTuple):
-    """A way to answer. acting: "constrained" or "free". greedy: the likeliest action instead of a sample."""
-
-    acting: str
-    greedy: bool = False
-
-
-WAYS = (Way("constrained"), Way("constrained", greedy=True), Way("free"))
-
-
 @dataclass(frozen=True)
 class Match:
-    """Games of a policy from one seat against one opponent, played in one way with one set of weights.
+    """Games of a policy from one seat against one opponent, played with one set of weights.
 
-    weights: "last", "average", or the name of a snapshot. scores: of each game in the order of the seeds, 1
+    weights: "last" or "average". scores: of each game in the order of the seeds, 1
     for a win, 0.5 for a draw, 0 for a loss. score: their mean with its Wilson interval. mean_return: in the
     game's units. random_score: that of random play in this seat, ceiling: the best possible one,
     both against this opponent and None where they are not known. distinct_share: of games that differ.
@@ -76,8 +65,6 @@ class Match:
     opponent: str
     seat: int
     role: str
-    acting: str
-    greedy: bool
     weights: str
     num_games: int
     wins: int
@@ -150,16 +137,15 @@ class Arena:
 
     def play_matches(
         self,
-        plan: Sequence[tuple[Way, str]],
         snapshots: Mapping[str, WeightSnapshot | None],
         *,
         num_games: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Match]:
-        """Return the matches against all opponents in all games, in each way with each snapshot of the plan.
+        """Return the matches against all opponents in all games with each snapshot, answering as in training.
 
-        plan: pairs of a way and the name of a snapshot. snapshots: None means the policy's present
-        weights. num_games: against each opponent, half of them from each seat.
+        snapshots: None means the policy's present weights. num_games: against each opponent, half of them
+        from each seat.
         """
         rows: list[Match] = []
         opponents = [
@@ -167,14 +153,13 @@ class Arena:
             for game, names in self.opponents
             for name in names
         ]
-        pairs = [(way, weights, *opponent) for way, weights in plan for opponent in opponents]
-        for num_done, (way, weights, game, name, opponent) in enumerate(pairs, start=1):
+        pairs = [(weights, *opponent) for weights in snapshots for opponent in opponents]
+        for num_done, (weights, game, name, opponent) in enumerate(pairs, start=1):
             episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
             with self.using(snapshots[weights]):
-                acting = self.acting.model_copy(update={"acting": way.acting})
-                learner = make_player(self.actor, self.encoder, acting, self.training, greedy=way.greedy)
+                learner = make_player(self.actor, self.encoder, self.acting, self.training)
                 games = play_games(episodes, {LEARNER: learner, name: opponent}, rules=self.rules)
-            rows += summarise_matches(games, game, way=way, weights=weights)
+            rows += summarise_matches(games, game, weights=weights)
             if progress:
                 progress(num_done, len(pairs))
         return rows
@@ -184,24 +169,17 @@ class Arena:
         average: WeightSnapshot,
         *,
         num_games: int,
-        in_every_way: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ArenaEvaluation:
         """Return the evaluation of the present weights and of their average.
 
-        Both play as in training, and are measured exactly where the game allows it. With `in_every_way` the
-        present weights play in the other ways too: free answers show what a model does that is not held to
-        legal moves.
+        Both play as in training, and are measured exactly where the game allows it.
         """
-        trained_way = Way(self.acting.acting)
-        plan = [(trained_way, "last"), (trained_way, "average")]
-        plan += [(way, "last") for way in WAYS if in_every_way and way != trained_way]
         snapshots = {"last": None, "average": average}
-        rows = self.play_matches(plan, snapshots, num_games=num_games, progress=progress)
+        rows = self.play_matches(snapshots, num_games=num_games, progress=progress)
         exact, metrics = self.measure_exactly(average)
         for game, _ in self.opponents:
-            trained_rows = select_matches(rows, game=game.name, acting=self.acting.acting, greedy=False)
-            for name, value in match_metrics(trained_rows).items():
+            for name, value in match_metrics(select_matches(rows, game=game.name)).items():
                 metrics[f"{game.name}/{name}" if self.names_games else name] = value
         return ArenaEvaluation(tuple(rows), exact, metrics)
 
@@ -212,7 +190,6 @@ class Arena:
         *,
         params: NotebookParams,
         num_games: int,
-        in_every_way: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> ArenaEvaluation:
         """Return `measure`, kept in arena_<label>.json of the run; see `rlnb.evaluations.measure_once`.
@@ -221,7 +198,7 @@ class Arena:
         """
         return measure_once(
             Path(value_of(params, "output_dir"), f"arena_{label}.json"),
-            lambda: self.measure(average, num_games=num_games, in_every_way=in_every_way, progress=progress),
+            lambda: self.measure(average, num_games=num_games, progress=progress),
             kind=ArenaEvaluation,
             policy=self.policy,
             snapshots=[average],
@@ -231,9 +208,8 @@ class Arena:
                 "opponents": [(game.name, names) for game, names in self.opponents],
                 "exact": self.exact,
                 "num_games": num_games,
-                "in_every_way": in_every_way,
             },
-            warn=lambda played: describe_answers(select_matches(played.rows, acting=self.acting.acting)),
+            warn=lambda played: describe_answers(played.rows),
         )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
@@ -250,13 +226,8 @@ class Arena:
         return exact, metrics
 
 
-def summarise_matches(
-    games: Sequence[FinishedGame], game: TextGame, *, way: Way, weights: str = "last"
-) -> list[Match]:
-    """Summarise games against one opponent: a match for each seat that the learner took.
-
-    way, weights: labels of the matches.
-    """
+def summarise_matches(games: Sequence[FinishedGame], game: TextGame, *, weights: str = "last") -> list[Match]:
+    """Summarise games against one opponent: a match for each seat that the learner took."""
     rows = []
     for seat in (0, 1):
         seat_games = [played for played in games if played.players[seat] == LEARNER]
@@ -268,8 +239,8 @@ def summarise_matches(
         scores = tuple(played.score(seat) for played in seat_games)
         turns = collect_turns(collect_trajectories(seat_games))
         match = Match(
-            game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], acting=way.acting,
-            greedy=way.greedy, weights=weights, num_games=len(seat_games), wins=scores.count(1.0),
+            game=game.name, opponent=opponent, seat=seat, role=game.roles[seat], weights=weights,
+            num_games=len(seat_games), wins=scores.count(1.0),
             draws=scores.count(0.5), losses=scores.count(0.0),
             score=wilson_interval(float(np.mean(scores)), len(scores)),
             mean_return=float(np.mean([played.returns[seat] for played in seat_games])),
@@ -331,22 +302,17 @@ def select_matches(rows: Sequence[Match], **fields: object) -> list[Match]:
 
 
 def match_measures(rows: Sequence[Match]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the scores for `rlnb.results.compare`: {way: {game and opponent: {pair of games: mean score}}}.
+    """Return scores for `rlnb.results.compare`: {weights: {game and opponent: {pair of games: mean score}}}.
 
     A pair is a seed played from both seats; its two games depend on each other, so it counts as one item.
-    Last and averaged weights are separate measures; matches of a single named snapshot are compared with
-    those of another.
     """
     scores: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
     for row in rows:
-        way = f"score, {row.acting}, {'greedy' if row.greedy else 'sampled'}"
-        if row.weights in ("last", "average"):
-            way += f", {row.weights} weights"
-        scores[way, f"{row.game} against {row.opponent}"].append(row.scores)
+        scores[f"score, {row.weights} weights", f"{row.game} against {row.opponent}"].append(row.scores)
     measures: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for (way, split), seats in scores.items():
+    for (measure, split), seats in scores.items():
         means = np.mean(seats, axis=0).tolist()
-        measures[way][split] = {f"pair {index}": mean for index, mean in enumerate(means)}
+        measures[measure][split] = {f"pair {index}": mean for index, mean in enumerate(means)}
     return dict(measures)
 
 

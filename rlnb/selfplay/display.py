@@ -121,7 +121,7 @@ def draw_arena(results: Mapping[str, Sequence[Match]], *, title: str = "Scores i
     """Draw the score of each match with its 95% interval, next to random play's and the ceiling where known.
 
     results: {name, such as "before" or a contender's: its matches}. Names differ in colour; a line of the
-    picture is a game, opponent, seat and way to play.
+    picture is a game, opponent, seat and set of weights.
     """
     scores = {name: {match_label(row): row.score for row in rows} for name, rows in results.items()}
     figure, labels = draw_intervals(scores)
@@ -138,11 +138,7 @@ def draw_arena(results: Mapping[str, Sequence[Match]], *, title: str = "Scores i
 
 
 def match_label(match: Match) -> str:
-    return f"{match.game}, {match.opponent}, {SEATS[match.seat]} seat ({describe_policy(match)})"
-
-
-def describe_policy(match: Match) -> str:
-    return f"{match.acting}, {'greedy' if match.greedy else 'sampled'}, {match.weights} weights"
+    return f"{match.game}, {match.opponent}, {SEATS[match.seat]} seat ({match.weights} weights)"
 
 
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:
@@ -173,13 +169,13 @@ def show_kuhn(family: KuhnFamily, nash_conv: float) -> Table:
 
 
 def show_arena(matches: Sequence[Match]) -> Table:
-    """Return the results against opponents, a line for each game, opponent, seat and way to play."""
-    headers = ["game", "opponent", "seat", "policy", "games", "won", "drawn", "lost", "score (95% interval)"]
+    """Return the results against opponents, a line for each game, opponent, seat and set of weights."""
+    headers = ["game", "opponent", "seat", "weights", "games", "won", "drawn", "lost", "score (95% interval)"]
     return Table(
         [*headers, "return", "random scores", "ceiling", "invalid answers", "distinct games"],
         [
             (
-                *(row.game, row.opponent, format_seat(row.seat, row.role), describe_policy(row)),
+                *(row.game, row.opponent, format_seat(row.seat, row.role), row.weights),
                 *(row.num_games, row.wins, row.draws, row.losses),
                 *(row.score, row.mean_return, row.random_score, row.ceiling),
                 *map(as_percent, (row.invalid_share, row.distinct_share)),

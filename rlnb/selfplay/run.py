@@ -176,7 +176,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         return {**played.metrics, **mbpp_metrics(solved)}
 
     def measure(self, label: Literal["before", "after"]) -> tuple[ArenaEvaluation | None, list[Sample]]:
-        """Return the full evaluation of play, in every way to answer, and of MBPP, and report its metrics.
+        """Return the full evaluation of play and of MBPP, and report its metrics.
 
         Without `evaluation.enabled` there is none.
         """
@@ -185,9 +185,12 @@ class GameRun(Generic[AnyParams, AnyState]):
         mbpp_bar = progress_bar(f"{label}: MBPP") if self.params.mbpp.enabled else None
         with memory_advice(self.params):
             played = self.arena.measure_once(
-                self.learner.average, label, params=self.params, in_every_way=True,
-                num_games=self.params.evaluation.num_games, progress=progress_bar(label),
-            )  # fmt: skip
+                self.learner.average,
+                label,
+                params=self.params,
+                num_games=self.params.evaluation.num_games,
+                progress=progress_bar(label),
+            )
             solved = self.mbpp.measure(self.policy, label, progress=mbpp_bar)
         metrics = {**played.metrics, **mbpp_metrics(solved)}
         if label == "before":

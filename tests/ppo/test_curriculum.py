@@ -193,8 +193,8 @@ def test_a_ceiling_is_the_mean_over_games_and_seats_with_one_where_it_is_unknown
 
 def match(game: str, opponent: str, score: float, seat: int = 0, num_games: int = 10) -> Match:
     return Match(
-        game=game, opponent=opponent, seat=seat, role="", acting="constrained", greedy=False,
-        weights="average", num_games=num_games, wins=num_games // 2, draws=0, losses=num_games // 2,
+        game=game, opponent=opponent, seat=seat, role="", weights="average",
+        num_games=num_games, wins=num_games // 2, draws=0, losses=num_games // 2,
         score=Estimate(score, 0.0, 1.0), mean_return=0.0, random_score=None, ceiling=None,
         invalid_share=0.0, distinct_share=1.0, scores=(0.0, 1.0) * (num_games // 2),
     )  # fmt: skip

@@ -103,17 +103,6 @@ def test_actions_are_played_as_often_as_their_probabilities_say(actor, legal):
         assert sum(turn.logprobs) == approx(np.log(shares[legal.index(turn.action)]), rel=1e-4)
 
 
-def test_greedy_takes_the_likeliest_token_and_leaves_the_random_state_alone(actor):
-    legal = (2, 3, 5, 8)
-    player = ConstrainedPlayer(actor, make_encoder(actor), greedy=True)
-    requests = [request(legal, seed=seed) for seed in range(5)]
-    expected = legal[int(by_hand(actor, legal).argmax())]
-    assert [turn.action for turn in player.answer(requests)] == [expected] * 5
-    assert [left.random.getstate() for left in requests] == [
-        random.Random(seed).getstate() for seed in range(5)
-    ]
-
-
 def test_a_legal_action_alone_is_no_choice_and_draws_nothing(actor):
     only_request = request((12,))
     (turn,) = ConstrainedPlayer(actor, make_encoder(actor)).answer([only_request])

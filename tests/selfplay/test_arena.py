@@ -1,5 +1,6 @@
 """The arena counts matches, measures small games exactly, and leaves the policy as it was."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,7 @@ from rlnb.games.exact import nash_conv
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.selfplay.arena import (
-    WAYS,
     Arena,
-    Match,
-    Way,
     describe_answers,
     exact_measures,
     is_exact,
@@ -55,11 +53,6 @@ def measured(arena: Arena) -> dict[str, float]:
     return exact_measures(TIC_TAC_TOE, partial(arena.probabilities, TIC_TAC_TOE))[0]
 
 
-def present_rows(arena: Arena, *ways: Way, num_games: int = 4) -> list[Match]:
-    """Return the matches of the present weights."""
-    return arena.play_matches([(way, "last") for way in ways], {"last": None}, num_games=num_games)
-
-
 def scaled(arena: Arena, factor: float) -> WeightSnapshot:
     parameters = trained_parameters(arena.actor.policy)
     return WeightSnapshot({name: parameter.detach() * factor for name, parameter in parameters})
@@ -79,9 +72,9 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
         played(0, 1.0, history=(1,)),
         played(0, -1.0, history=(4,), problems=("cut",)),
     ]
-    first, second = summarise_matches(games, TIC_TAC_TOE, way=Way("free"), weights="average")
+    first, second = summarise_matches(games, TIC_TAC_TOE, weights="average")
     assert (first.game, first.opponent, first.seat, first.role) == ("tic_tac_toe", "random", 0, "X")
-    assert (first.acting, first.greedy, first.weights) == ("free", False, "average")
+    assert first.weights == "average"
     assert (first.num_games, first.wins, first.draws, first.losses) == (4, 2, 1, 1)
     assert first.score.value == 0.625  # (1 + .5 + 1 + 0) / 4
     assert first.score == wilson_interval(0.625, 4)
@@ -106,40 +99,34 @@ def test_a_row_counts_wins_draws_and_losses_of_a_seat():
     assert describe_answers([second]) == describe_answers([]) == []
 
 
-def test_sampled_and_greedy_games_agree_with_the_exact_figures(arena, exact):
+def test_sampled_games_agree_with_the_exact_figures(arena, exact):
     """400 games, seed of the run: random play by its interval, losses to perfect play by four deviations."""
-    rows = present_rows(arena, *WAYS[:2], num_games=400)
-    assert rows == present_rows(arena, *WAYS[:2], num_games=400)
-    assert [row.num_games for row in rows] == [200] * 8 and not any(row.invalid_share for row in rows)
+    rows = arena.play_matches({"last": None}, num_games=400)
+    assert rows == arena.play_matches({"last": None}, num_games=400)
+    assert [row.num_games for row in rows] == [200] * 4 and not any(row.invalid_share for row in rows)
     for seat, name in enumerate(("first", "second")):
-        (against_random,) = select_matches(rows, opponent="random", seat=seat, greedy=False)
+        (against_random,) = select_matches(rows, opponent="random", seat=seat)
         score = against_random.score
         assert score.low < exact[f"random_score_{name}"] < score.high
-        (greedy,) = select_matches(rows, opponent="perfect", seat=seat, greedy=True)
-        assert greedy.wins == 0
-        assert abs(greedy.losses / 200 - exact[f"greedy_loss_{name}"]) <= 4 * 0.5 / 200**0.5
+        (against_perfect,) = select_matches(rows, opponent="perfect", seat=seat)
+        assert against_perfect.wins == 0
+        assert abs(against_perfect.losses / 200 - exact[f"loss_{name}"]) <= 4 * 0.5 / 200**0.5
 
 
 @pytest.fixture(scope="module")
 def evaluation(arena):
     """The evaluation of the arena's policy, with doubled weights as their average."""
-    return arena.measure(scaled(arena, 2), num_games=4, in_every_way=True)
+    return arena.measure(scaled(arena, 2), num_games=4)
 
 
-def test_every_way_to_play_meets_every_opponent_from_both_seats(evaluation):
-    ways = [
-        ("constrained", False, "last"), ("constrained", False, "average"), ("constrained", True, "last"),
-        ("free", False, "last"),
-    ]  # fmt: skip
-    assert [(row.acting, row.greedy, row.weights, row.opponent, row.seat) for row in evaluation.rows] == [
-        (*way, opponent, seat) for way in ways for opponent in ("random", "perfect") for seat in (0, 1)
+def test_last_and_averaged_weights_meet_every_opponent_from_both_seats(evaluation):
+    assert [(row.weights, row.opponent, row.seat) for row in evaluation.rows] == [
+        *itertools.product(("last", "average"), ("random", "perfect"), (0, 1))
     ]
     assert all(row.num_games == 2 for row in evaluation.rows)
-    free = select_matches(evaluation.rows, acting="free")  # random weights write no legal move by themselves
-    assert [row.invalid_share for row in free] == approx([1.0] * 4, abs=0.2)
 
 
-def test_metrics_are_of_the_way_in_which_the_policy_is_trained(evaluation):
+def test_the_metrics_of_an_evaluation_are_in_the_table_of_names(evaluation):
     assert evaluation.metrics["arena/random/invalid_share"] == 0
     assert {"arena/perfect/second_score", "arena/perfect/average_second_score"} <= set(evaluation.metrics)
     assert [name for name in evaluation.metrics if not is_known(name)] == []
@@ -178,9 +165,7 @@ def test_games_without_exact_measures_have_none(cache_dir):
 
 def test_a_pair_of_games_on_one_seed_is_one_item():
     games = [played(0, 1.0), played(1, 1.0), played(0, 0.0), played(1, 1.0)]  # X wins, X wins, draw, X wins
-    rows = summarise_matches(games, TIC_TAC_TOE, way=Way("free"), weights="average")
+    rows = summarise_matches(games, TIC_TAC_TOE, weights="average")
     assert match_measures(rows) == {
-        "score, free, sampled, average weights": {
-            "tic_tac_toe against random": {"pair 0": 0.5, "pair 1": 0.25}
-        }
+        "score, average weights": {"tic_tac_toe against random": {"pair 0": 0.5, "pair 1": 0.25}}
     }

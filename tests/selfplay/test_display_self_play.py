@@ -113,7 +113,7 @@ def test_first_moves_are_numbered_cells_and_kuhn_is_compared_with_the_equilibriu
 
 def arena_row(game, opponent, seat, role, score, **others):
     row = {
-        "random_score": None, "ceiling": None, "acting": "constrained", "greedy": False, "weights": "last",
+        "random_score": None, "ceiling": None, "weights": "last",
         "num_games": 10, "wins": 4, "draws": 2, "losses": 4, "invalid_share": 0.0, "distinct_share": 0.75,
         "mean_return": 0.25,
     }  # fmt: skip
@@ -123,15 +123,13 @@ def arena_row(game, opponent, seat, role, score, **others):
 def test_the_arena_has_a_line_a_row():
     rows = [
         arena_row("tic_tac_toe", "random", 1, "O", wilson_interval(0.5, 10), random_score=0.35, ceiling=0.96),
-        arena_row(
-            "kuhn_poker", "nash", 0, "first player", wilson_interval(1.0, 10), greedy=True, weights="average"
-        ),
+        arena_row("kuhn_poker", "nash", 0, "first player", wilson_interval(1.0, 10), weights="average"),
     ]
     table = show_arena(rows)
     first, second = (dict(zip(table.headers, row, strict=True)) for row in table.rows)
-    assert (first["seat"], first["policy"]) == ("second, O", "constrained, sampled, last weights")
+    assert (first["seat"], first["weights"]) == ("second, O", "last")
     assert (first["score (95% interval)"], first["ceiling"]) == ("0.500 (0.237 to 0.763)", "0.960")
-    assert (second["seat"], second["policy"]) == ("first", "constrained, greedy, average weights")
+    assert (second["seat"], second["weights"]) == ("first", "average")
     assert (second["random scores"], second["ceiling"]) == ("–", "–")
     figure = draw_arena({"before": rows, "after": rows[:1]})
     reference = lines(figure, "Scores in the arena")
