@@ -29,7 +29,7 @@ from rlnb.params import describe_params, load_params
 from rlnb.params.cell import find_given_values
 from rlnb.params.sections import NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
-from rlnb.run.health import memory_advice
+from rlnb.run.memory import memory_advice
 from rlnb.run.prepare import Values, prepare
 
 ROOT = Path(rlnb.__file__).resolve().parents[1]

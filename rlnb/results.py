@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from rlnb.errors import ParamsError
 from rlnb.machine import rank
-from rlnb.run.directory import write_text
+from rlnb.run.disk import write_text
 from rlnb.statistics import (
     Estimate,
     bootstrap_difference,

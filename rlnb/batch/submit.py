@@ -23,6 +23,7 @@ from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version
 from rlnb.params import dump_yaml, parse_set
 from rlnb.run import directory as runs
+from rlnb.run.disk import write_text
 from rlnb.run.headless import is_finished, make_directory, plan_run
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
@@ -107,7 +108,7 @@ def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -
     job = Job(plan.directory, request.notebook, header, command)
 
     def write() -> None:
-        runs.write_text(job.folder / "params.yaml", dump_yaml(plan.params))
+        write_text(job.folder / "params.yaml", dump_yaml(plan.params))
 
     return _submit(job, machine, plan.memory, write, is_dry=request.dry_run)
 
@@ -212,10 +213,10 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
         refuse_queued(job.folder)
         write()
         path = job.folder / SCRIPT_FILE
-        runs.write_text(path, job.script())
+        write_text(path, job.script())
         job_id = _call_sbatch("--parsable", str(path)).split(";")[0]
         content = {"job": job_id, "points": list(job.points)}
-        runs.write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
+        write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
     program = shlex.quote(str(Path(sys.executable).with_name("rlnb")))
     what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"

@@ -25,7 +25,8 @@ from rlnb.params.cell import read_parameters_cell
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
 from rlnb.params.sections import NotebookParams
-from rlnb.run.directory import POINT_NAME, POINTS_FILE, write_text
+from rlnb.run.directory import POINT_NAME, POINTS_FILE
+from rlnb.run.disk import write_text
 from rlnb.run.headless import choose_edited, is_finished, make_directory
 from rlnb.run.prepare import Values, prepare
 

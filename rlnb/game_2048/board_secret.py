@@ -6,15 +6,14 @@ hashes (HMAC-SHA256, RFC 2104), and the key is drawn once per run.
 """
 
 import hmac
-import os
 import re
 import secrets
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlnb.errors import ParamsError
 from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
+from rlnb.run.disk import write_once
 
 
 @dataclass(frozen=True)
@@ -65,19 +64,3 @@ def read_secret(path: Path) -> str:
         reason = "is not the secret of a run's boards (64 hex digits)"
         raise ParamsError(f"{path}: {reason}; put the original back, or give another output_dir")
     return text.strip()
-
-
-def write_once(path: Path, text: str) -> None:
-    """Write a whole file that only its owner may read, unless another process wrote it first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.link(part, path)
-    except FileExistsError:
-        return  # every rank reads the file of the first
-    except OSError:  # a file system without hard links
-        os.replace(part, path)
-    finally:
-        Path(part).unlink(missing_ok=True)

@@ -33,7 +33,8 @@ from rlnb.run.checkpoints import (
     remove_old_checkpoints,
 )
 from rlnb.run.directory import log_line
-from rlnb.run.health import AnswerEnd, Health, memory_advice
+from rlnb.run.health import AnswerEnd, Health
+from rlnb.run.memory import memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker, open_tracker
 

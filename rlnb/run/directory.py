@@ -38,7 +38,7 @@ from filelock import FileLock, Timeout
 import rlnb
 from rlnb.errors import RlnbError
 from rlnb.machine import Machine, rank
-from rlnb.run.disk import lacks_room, sync
+from rlnb.run.disk import lacks_room, write_bytes, write_text
 from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
@@ -346,23 +346,6 @@ def socket_directory() -> Iterator[Path]:
     root = None if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES else "/tmp"
     with tempfile.TemporaryDirectory(prefix="rlnb-zmq-", dir=root, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write by rename: the whole old or new file is there, also after a kill, a crash or on a full disk."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        sync(part)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
 
 
 def say(output_dir: str | Path, line: str) -> None:

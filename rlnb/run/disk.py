@@ -1,8 +1,14 @@
-"""The disk under a run: files that outlast a crash of the machine, and an answer where there is no room."""
+"""The disk under a run: files that are there whole or not at all, and an answer where there is no room.
+
+Whatever a run must not lose is written here: under another name first, then renamed. So the old or the new
+file is there, also after a kill, a crash of the machine, or on a full disk.
+"""
 
 import errno
 import os
 import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +38,59 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole, over an older one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        sync(part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_once(path: Path, text: str) -> None:
+    """Write a file whole that only its owner may read, unless another process has written it first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.link(part, path)
+    except FileExistsError:
+        return  # every rank reads the file of the first
+    except OSError:  # a file system without hard links
+        os.replace(part, path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory that is given this name at the end, or removed after an error.
+
+    An older directory of the name is removed at the end, unless another process has just made it.
+    """
+    # Not the process id: several hosts of a cluster share one file system.
+    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
+    unfinished.mkdir(parents=True)
+    is_older = directory.exists()
+    try:
+        yield unfinished
+        if is_older:
+            shutil.rmtree(directory)
+        unfinished.rename(directory)
+        sync(directory.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from rlnb.run.checkpoints import (
     latest_checkpoint,
     run_recipe,
 )
-from rlnb.run.disk import telling_full_disk
+from rlnb.run.disk import telling_full_disk, write_text
 from rlnb.run.launcher import run_ranks
 from rlnb.run.metrics import main_measures
 from rlnb.run.prepare import Values, prepare
@@ -184,7 +184,7 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
         print(f"{directory}: finished by attempt {last.attempt}. To run it again, give another --out.")
         return runs.EXIT_DONE
     # By every rank: the text is the same, and the rename is whole.
-    runs.write_text(directory / "params.yaml", dump_yaml(params))
+    write_text(directory / "params.yaml", dump_yaml(params))
     output = runs.attempt_notebook(directory, rank=rank())
     if rank() == 0:
         runs.write_versions(directory, machine=plan.machine)

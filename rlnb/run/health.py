@@ -1,19 +1,16 @@
-"""Health checks of a training run: warnings, alarms that end it, and advice about memory.
+"""Health checks of a training run: warnings, and alarms that end it.
 
 Every pipeline uses this module. It imports neither torch nor transformers.
 """
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from rlnb.errors import OutOfMemory, TrainingDiverged, see
-from rlnb.params.problems import show
-from rlnb.params.sections import NotebookParams, get_value
+from rlnb.errors import TrainingDiverged, see
 
 MAX_KL = 0.01
 MAX_INVALID_SHARE = 0.5
@@ -63,19 +60,6 @@ CHECKS: dict[str, tuple[str, float, str]] = {
 # (nats a token), and if answers get shorter than this share of the first update's. The same alarm in
 # ALARM_PATIENCE updates in a row ends the run.
 ALARM_PATIENCE, ALARM_ENTROPY, ALARM_LENGTH_SHARE = 5, 1e-4, 0.1
-# Settings to change where memory is used up, cheapest first, by what the run was doing.
-MEMORY_SETTINGS = {
-    "training": (
-        "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
-        "training.gradient_checkpointing", "game.batch_size", "opponent.batch_size", "model.load_in_4bit",
-        "game.max_new_tokens", "training.max_completion_length",
-    ),
-    "evaluation": (
-        "evaluation.batch_size", "game.batch_size", "mbpp.batch_size", "opponent.batch_size",
-        "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
-        "mbpp.max_completion_length",
-    ),
-}  # fmt: skip
 
 
 class AnswerEnd(NamedTuple):
@@ -201,29 +185,3 @@ def check_alarms(counts: Mapping[str, int], metrics: Mapping[str, float], *, fir
     for name, reason in find_alarms(metrics, first_length=first_length).items():
         if counts.get(name, 0) >= ALARM_PATIENCE:
             raise TrainingDiverged(f"for {counts[name]} updates in a row {reason}")
-
-
-@contextmanager
-def memory_advice(
-    params: NotebookParams, *, doing: Literal["training", "evaluation"] = "evaluation"
-) -> Iterator[None]:
-    """Turn CUDA's out-of-memory error into OutOfMemory: the settings to change, with their present values."""
-    import torch
-
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError as error:
-        values = {field: get_value(params, field, None) for field in MEMORY_SETTINGS[doing]}
-        for switch, setting in (
-            ("vllm.enabled", "vllm.gpu_memory_utilization"),
-            ("model.lora_rank", "model.load_in_4bit"),  # weights that are all trained cannot be quantized
-            ("mbpp.enabled", "mbpp.batch_size"),
-            ("mbpp.enabled", "mbpp.max_completion_length"),
-        ):
-            if not get_value(params, switch, True):
-                values.pop(setting, None)
-        open_to_change = [f"{f} = {show(value)}" for f, value in values.items() if value not in (None, True)]
-        settings = ", ".join(open_to_change[:3])
-        order = settings or "none is left; take a smaller model"
-        advice = f"In this order, halve a number or write true for false: {order}{see('out-of-memory')}"
-        raise OutOfMemory(f"the GPU's memory is used up. {advice}") from error

@@ -1,17 +1,20 @@
-"""An estimate of a run's memory by the model's config.json and the longest texts that the parameters allow.
+"""A run's memory: an estimate before it starts, and what to change where it is used up.
 
+The estimate is by the model's config.json and the longest texts that the parameters allow;
 docs/configure.md says how accurate it was where it was measured.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from rlnb.errors import ParamsError, see
+from rlnb.errors import OutOfMemory, ParamsError, see
 from rlnb.machine import Machine, recommend
 from rlnb.params.model_cache import find_folder, is_tied, read_config, read_facts
+from rlnb.params.problems import show
 from rlnb.params.resolving import loaded_model, measures_mbpp, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
 from rlnb.run.disk import GIB
@@ -25,6 +28,20 @@ COPIES_OF_LOGITS = 6  # float32: logits, over temperature, log-probabilities, tw
 # The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`; unsloth reads a row.
 TILE_TOKENS, TILE_WORDS, HEAD_ROWS = 4096, 32_768, 64
 TIGHT, TOO_LARGE = 0.85, "does not fit"  # share of the memory above which it is tight; the line's end above 1
+# Settings to change where memory is used up, cheapest first, by what the run was doing.
+MEMORY_SETTINGS = {
+    "training": (
+        "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
+        "training.gradient_checkpointing", "game.batch_size", "opponent.batch_size", "model.load_in_4bit",
+        "game.max_new_tokens", "training.max_completion_length",
+    ),
+    "evaluation": (
+        "evaluation.batch_size", "game.batch_size", "mbpp.batch_size", "opponent.batch_size",
+        "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
+        "mbpp.max_completion_length",
+    ),
+}  # fmt: skip
+Doing = Literal["training", "evaluation"]
 NEEDED = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -95,12 +112,42 @@ def check_memory(params: NotebookParams, machine: Machine) -> str:
         return ""
     lines = describe_memory(params, machine)
     if model.check_memory and lines[0].endswith(TOO_LARGE):
+        doing: Doing = "training" if "training" in type(params).model_fields else "evaluation"
+        remedies = describe_remedies(params, doing=doing, on_gpu=machine.capability is not None)
         raise ParamsError(
             f"{params.place_of('model.id')} = {model.id!r} does not fit with these "
-            f"parameters. {'; '.join(lines)}. Take a smaller model, or write model.check_memory = false to "
-            f"run it all the same{see('out-of-memory')}"
+            f"parameters. {'; '.join(lines)}. {remedies}; or write model.check_memory = false "
+            f"to run it all the same{see('out-of-memory')}"
         )
     return lines[0]
+
+
+def describe_remedies(params: NotebookParams, *, doing: Doing, on_gpu: bool = True) -> str:
+    """Return the first settings to change for less memory, with their present values."""
+    values = {field: get_value(params, field, None) for field in MEMORY_SETTINGS[doing]}
+    for switch, setting in (
+        ("vllm.enabled", "vllm.gpu_memory_utilization"),
+        ("model.lora_rank", "model.load_in_4bit"),  # weights that are all trained cannot be quantized
+        ("mbpp.enabled", "mbpp.batch_size"),
+        ("mbpp.enabled", "mbpp.max_completion_length"),
+    ):
+        if not get_value(params, switch, True) or (setting == "model.load_in_4bit" and not on_gpu):
+            values.pop(setting, None)
+    open_to_change = [f"{f} = {show(value)}" for f, value in values.items() if value not in (None, True)]
+    order = ", ".join(open_to_change[:3]) or "none is left"
+    return f"Take a smaller model, or in this order halve a number or write true for false: {order}"
+
+
+@contextmanager
+def memory_advice(params: NotebookParams, *, doing: Doing = "evaluation") -> Iterator[None]:
+    """Turn CUDA's out-of-memory error into OutOfMemory: the settings to change, with their present values."""
+    import torch
+
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        advice = describe_remedies(params, doing=doing) + see("out-of-memory")
+        raise OutOfMemory(f"the GPU's memory is used up. {advice}") from error
 
 
 def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float] | None:

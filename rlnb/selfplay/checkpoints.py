@@ -1,7 +1,6 @@
 """The state of a run of SPIRAL or PPO, and its checkpoints: all that it needs to continue bit for bit."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,10 +13,8 @@ from safetensors.torch import load_file, save_file
 from rlnb.machine import rank
 from rlnb.params import dump_yaml
 from rlnb.policy.adapters import WeightSnapshot, save_trained
-from rlnb.policy.builtin import written_whole
 from rlnb.run.checkpoints import STATE_FILE, complete_checkpoint, remove_old_checkpoints
-from rlnb.run.directory import write_text
-from rlnb.run.disk import sync
+from rlnb.run.disk import write_text, written_whole
 from rlnb.run.health import find_alarms
 from rlnb.selfplay.batch import Learner
 from rlnb.selfplay.params import GameRunParams, UpdateParams
@@ -78,8 +75,6 @@ def save_checkpoint(output_dir: str | Path, learner: Learner, state: RunState, p
         fields = {"global_step": state.step, **asdict(state)}
         write_text(unfinished / STATE_FILE, json.dumps(fields, indent=1) + "\n")
         complete_checkpoint(unfinished, params)
-        shutil.rmtree(directory, ignore_errors=True)  # of an earlier attempt; this one started over
-    sync(directory.parent)
     remove_old_checkpoints(output_dir, step=state.step, keep=params.training.save_total_limit)
     return directory
 

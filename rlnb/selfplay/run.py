@@ -27,7 +27,8 @@ from rlnb.mbpp.samples import Sample
 from rlnb.policy import Policy, save_adapters
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.run.directory import cut_rows, log_line
-from rlnb.run.health import Health, check_alarms, memory_advice
+from rlnb.run.health import Health, check_alarms
+from rlnb.run.memory import memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
 from rlnb.run.tracking import Tracker, open_tracker
 from rlnb.sandbox import Sandbox

@@ -5,7 +5,7 @@ from waiting import small_disk
 
 from rlnb.errors import DiskFull
 from rlnb.run import directory as runs
-from rlnb.run.disk import telling_full_disk
+from rlnb.run.disk import telling_full_disk, write_text
 
 
 def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for_it(tmp_path):
@@ -43,12 +43,12 @@ def full_disk(tmp_path):
 
 def test_a_file_on_a_full_disk_stays_what_it_was_and_the_status_is_true(full_disk):
     status = runs.start_attempt(full_disk, notebook="attempt-01.ipynb")
-    runs.write_text(full_disk / "versions.json", "whole")
+    write_text(full_disk / "versions.json", "whole")
     with pytest.raises(OSError), (full_disk / "filling").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     with pytest.raises(OSError):
-        runs.write_text(full_disk / "versions.json", "x" * 5000)
+        write_text(full_disk / "versions.json", "x" * 5000)
     assert (full_disk / "versions.json").read_text() == "whole"
     runs.end_attempt(full_disk, status, state="failed", reason="no room: " + "why " * 100)
     assert runs.read_status(full_disk).state == "failed"

@@ -12,6 +12,7 @@ from rlnb import cli
 from rlnb.params import dump_yaml, load_dotenv, load_params
 from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
+from rlnb.run.disk import write_text
 from rlnb.run.headless import describe_result
 
 HUGE = {
@@ -52,7 +53,7 @@ def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) 
     directory.mkdir(parents=True)
     overrides = {"output_dir": str(directory)} | dict(overrides or {})
     params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
-    runs.write_text(directory / "params.yaml", dump_yaml(params))
+    write_text(directory / "params.yaml", dump_yaml(params))
     (directory / "attempt-01.ipynb").write_text("{}")
     runs.end_attempt(directory, runs.start_attempt(directory, notebook=""), state="killed")
     return directory

@@ -9,14 +9,8 @@ from rlnb.errors import OutOfMemory, TrainingDiverged
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import health
-from rlnb.run.health import (
-    AnswerEnd,
-    Health,
-    check_alarms,
-    describe_ends,
-    find_alarms,
-    memory_advice,
-)
+from rlnb.run.health import AnswerEnd, Health, check_alarms, describe_ends, find_alarms
+from rlnb.run.memory import memory_advice
 from rlnb.run.metrics import ENDINGS, INVALID_KINDS, STATUSES
 from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.params import UpdateParams

@@ -12,7 +12,7 @@ from papermill.iorw import LocalHandler, papermill_io
 from rlnb.errors import DiskFull, see
 from rlnb.machine import rank
 from rlnb.run import directory as runs
-from rlnb.run.disk import telling_full_disk
+from rlnb.run.disk import telling_full_disk, write_text
 from rlnb.run.papermill_engine.engine import KernelNotStarted, RlnbEngine, Stopped
 from rlnb.run.slurm import how_to_go_on
 
@@ -23,7 +23,7 @@ class WholeFileHandler(LocalHandler):
     """Writes notebooks by rename: a full disk or a crash leaves the one that was saved before."""
 
     def write(self, buf: str, path: str) -> None:
-        runs.write_text(Path(self._cwd or "", path), buf)
+        write_text(Path(self._cwd or "", path), buf)
 
 
 def execute(
