@@ -121,7 +121,7 @@ def draw_line(axes: Axes, rows: Sequence[Row], name: str, **style: Any) -> bool:
 def draw_shares(axes: Axes, rows: Sequence[Row], measures: Mapping[str, tuple[str, str]]) -> None:
     """Stack shares of each training step; those that are always zero are left out.
 
-    measures: {metric: (label, colour)}. Rows with none of the metrics are no training steps.
+    measures: {metric: (label, colour)}. Rows with none of the metrics are left out.
     """
     trained = [row for row in rows if any(known(row, name) for name in measures)]
     stacks = {name: [row[name] if known(row, name) else 0.0 for row in trained] for name in measures}

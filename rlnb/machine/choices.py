@@ -94,8 +94,8 @@ def check_python() -> None:
 def apply_environment(recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables that are unset, before torch and huggingface_hub are imported.
 
-    Of several visible GPUs a process that is no rank keeps the first: transformers' Trainer would put a batch
-    on all of them by torch's DataParallel, which TRL's does not do.
+    A process that is not a rank keeps the first of several visible GPUs: transformers' Trainer would spread a
+    batch over all of them by torch's DataParallel, which TRL's does not do.
     """
     for name, value in recommendation.environment.items():
         environ.setdefault(name, value)

@@ -50,7 +50,7 @@ class Gpu:
 
 
 def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> Machine:
-    """Return the facts of this machine; missing parts are no errors. Asking the hub takes up to 3 s."""
+    """Return the facts of this machine, whatever is missing. Asking the hub takes up to 3 s."""
     environ = os.environ if environ is None else environ
     hub = "unasked"
     if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
@@ -101,9 +101,9 @@ def identify(
     return Machine(name, gpu.name, gpu.capability, memory_gib, cpu_count, environment, hub)
 
 
-def rank(environ: Mapping[str, str] = os.environ) -> int:
+def rank() -> int:
     """Return this process's rank under torchrun or accelerate, else 0. Only rank 0 writes shared files."""
-    return int(environ.get("RANK", "0"))
+    return int(os.environ.get("RANK", "0"))
 
 
 def world_size(environ: Mapping[str, str] = os.environ) -> int:

@@ -11,7 +11,7 @@ from rlnb.mbpp.prompts import Question, Template, build_question, read_program
 from rlnb.mbpp.samples import Progress, Sample, WrittenSample
 from rlnb.mbpp.writers import Write
 from rlnb.policy import Completion
-from rlnb.sandbox import FailureCount, Limits, Sandbox, Verdict, check_oracle, check_tests
+from rlnb.sandbox import FailureCount, Sandbox, Verdict, check_oracle, check_tests
 
 MAX_ERROR_LENGTH = 300  # characters kept of what a program printed as its error
 
@@ -22,27 +22,6 @@ class WrittenAnswer(NamedTuple):
     problem: Problem
     completion: Completion
     program: str | None
-
-
-def check_program(problem: Problem, program: str | None, sandbox: Sandbox, *, limits: Limits) -> Verdict:
-    """Run a problem's asserts against a program's functions; the program never sees an assert."""
-    if program is None:
-        return Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
-    program, names = f"{program}\n{problem.setup}", interface(problem)._asdict()
-    return check_tests(sandbox, program, problem.tests, **names, limits=limits)
-
-
-def make_sample(answer: WrittenAnswer, index: int, verdict: Verdict) -> Sample:
-    """Return the record of an answer that was checked. index: among the samples of its problem."""
-    problem, completion, program = answer
-    status = "wrong" if verdict.status == "ok" else verdict.status
-    outcome = "passed" if verdict.passed else "no_code" if program is None else status
-    passed = None if outcome == "sandbox_error" else verdict.passed
-    error = "" if passed else verdict.error[:MAX_ERROR_LENGTH]
-    return Sample(
-        problem.task_id, problem.text, index, outcome, passed, verdict.results, error, completion.text,
-        completion.is_cut and not passed, program,
-    )  # fmt: skip
 
 
 def evaluate(
@@ -101,25 +80,41 @@ def check_answers(
     timeout_seconds: float,
     progress: Progress | None = None,
 ) -> list[Sample]:
-    """Return checked samples in the order of the answers.
+    """Run each problem's asserts against its programs, which never see an assert; return samples in order.
 
-    Raises SandboxUnavailable where no verdict can be trusted, and if more than 1% of the programs cannot be
-    run.
+    Raises SandboxUnavailable where no verdict can be trusted, or more than 1% of the programs cannot be run.
     """
     check_oracle(sandbox)
     limits = replace(sandbox.limits, cpu_seconds=timeout_seconds, output_kib=OUTPUT_KIB)
+
+    def check(job: tuple[Problem, str | None]) -> Verdict:
+        problem, program = job
+        if program is None:
+            return Verdict((None,) * len(problem.tests), "ok", "no code in the completion")
+        program, names = f"{program}\n{problem.setup}", interface(problem)._asdict()
+        return check_tests(sandbox, program, problem.tests, **names, limits=limits)
+
     verdicts = sandbox.map(
-        lambda job: check_program(*job, sandbox, limits=limits),
+        check,
         [(answer.problem, answer.program) for answer in answers],
         groups=[answer.problem.task_id for answer in answers],
         progress=progress,
     )
     errors = [verdict.error for verdict in verdicts if verdict.status == "sandbox_error"]
     FailureCount().add(len(verdicts), errors)
-    samples, indices = [], Counter[int]()
-    for answer, verdict in zip(answers, verdicts, strict=True):
-        samples.append(make_sample(answer, indices[answer.problem.task_id], verdict))
-        indices[answer.problem.task_id] += 1
+    samples, num_samples = [], Counter[int]()
+    for (problem, completion, program), verdict in zip(answers, verdicts, strict=True):
+        status = "wrong" if verdict.status == "ok" else verdict.status
+        outcome = "passed" if verdict.passed else "no_code" if program is None else status
+        passed = None if outcome == "sandbox_error" else verdict.passed
+        samples.append(
+            Sample(
+                problem.task_id, problem.text, num_samples[problem.task_id], outcome, passed, verdict.results,
+                "" if passed else verdict.error[:MAX_ERROR_LENGTH], completion.text,
+                completion.is_cut and not passed, program,
+            )
+        )  # fmt: skip
+        num_samples[problem.task_id] += 1
     return samples
 
 
@@ -150,8 +145,8 @@ def try_solutions(problems: Sequence[Problem], sandbox: Sandbox, *, timeout_seco
 
     Tests have to say only what a test may, and to end: they run in this process, where nothing limits them.
     Their own solution has to pass, and an empty program to fail: asserts may be in a function that nothing
-    calls. Solutions get at least REFERENCE_SECONDS, lest a busy machine decide. Problems without one are not
-    tried.
+    calls. Solutions get at least REFERENCE_SECONDS, so that a busy machine changes nothing. Problems without
+    one are not tried.
     """
     left_out = {problem.task_id: fault for problem in problems if (fault := find_fault(problem))}
     seconds = max(timeout_seconds, REFERENCE_SECONDS)

@@ -8,15 +8,16 @@ from rlnb.display.tables import Table, as_code
 from rlnb.mbpp.results import make_headline
 from rlnb.mbpp.samples import Sample
 
+MOST_SHOWN = 8
 SHOWN_SETTINGS = (
     "data", "split", "template", "shots", "asserts_shown", "stop_rule", "temperature", "num_samples",
 )  # fmt: skip
 
 
-def show_verdicts(samples: Sequence[Sample], *, limit: int = 8) -> Table:
+def show_verdicts(samples: Sequence[Sample]) -> Table:
     """Return programs, spread over all, with their outcomes; the error begins with the assert."""
     rows = []
-    for sample in spread(samples, limit):
+    for sample in spread(samples, MOST_SHOWN):
         counts = f"{sum(map(bool, sample.results))} of {len(sample.results)}"
         program, outcome = as_code(sample.program or sample.completion), words(sample.outcome)
         rows.append((sample.text, program, outcome, counts, sample.error))

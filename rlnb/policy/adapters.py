@@ -1,6 +1,6 @@
 """Trained weights: snapshots of them, the model without them, and adapters computed in its dtype.
 
-Snapshots are no further adapters of peft: transformers 5.17 loads only one set of them from a checkpoint.
+A snapshot is not another adapter of peft: transformers 5.17 loads only one from a checkpoint.
 """
 
 import hashlib

@@ -162,7 +162,7 @@ def save_merged(
 
 
 def return_memory() -> None:
-    """Give what was freed back to the system, which glibc else keeps: loading fills other arenas of it."""
+    """Give freed memory back to the system; glibc keeps it, and loading fills other arenas."""
     gc.collect()
     torch.cuda.empty_cache()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 
-LOOK_AT_TRAINER_SECONDS = 1.0
+LOOK_AT_TRAINER_SECONDS, END_SECONDS = 1.0, 5.0
 THREADS = struct.Struct("i")  # their number, in answer to one byte
 CHUNK = 65536
 
@@ -61,12 +61,12 @@ def remove(folder: str, lock: int) -> None:
         os.execv("/bin/rm", ["rm", "-rf", "--", folder])
 
 
-def end_children(children: int, seconds: float = 5.0) -> bool:
+def end_children(children: int) -> bool:
     """Kill whatever a program has left running: orphans come to this process. Return False where that fails.
 
     children: descriptor of the list of this process's children.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:

@@ -105,7 +105,7 @@ def compile_test(source: str, functions: frozenset[str] = frozenset()) -> CodeTy
 
 
 def find_unlisted(node: ast.AST, given: frozenset[str]) -> str:
-    """Return what a node says that is not listed, "" where all is. given: names that are no builtins."""
+    """Return what a node says that is not listed, "" where all is. given: names that are defined."""
     if not isinstance(node, NODES):
         return type(node).__name__
     names: list[str | None] = [getattr(node, field, None) for field in ("name", "asname", "arg", "id")]

@@ -45,7 +45,7 @@ class LoadedProgram:
     ) -> None:
         self.limits = limits
         self.ended: Execution | None = None
-        self.has_lost_its_zygote = False  # while it ran: nobody's fault the first time
+        self.has_lost_its_zygote = False  # while it ran: not its fault the first time
         self._zygote, self._level, self._release = zygote, level, release
         try:
             self._connection, theirs = socket.socketpair()
@@ -77,9 +77,9 @@ class LoadedProgram:
     ) -> Call:
         """Call a function with plain data, or with what a call returned.
 
-        A value that is no plain data comes as a `Reference`. keywords: the call's keyword arguments.
+        A value that is not plain data comes as a `Reference`. keywords: the call's keyword arguments.
         cpu_seconds: of this call, by default that of the program's limits. Raises ValueError for arguments
-        that are no plain data, too large or too deep.
+        that are not plain data, too large or too deep.
         """
         limits = self.limits if cpu_seconds is None else replace(self.limits, cpu_seconds=cpu_seconds)
         return self._ask(["call", name, list(arguments), dict(keywords or {})], limits)

@@ -1,4 +1,4 @@
-"""Counting what is nobody's fault: programs that the sandbox itself failed to run."""
+"""Counting the programs that the sandbox itself failed to run."""
 
 from collections.abc import Sequence
 

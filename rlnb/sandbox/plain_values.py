@@ -16,22 +16,16 @@ def equal_to(text: str, expected: object) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about doubtful escapes in printed text
             tree = ast.parse(text.lstrip(" \t"), mode="eval")
-            # Integers of one hash take quadratic time to become a set, so larger ones than
-            # could be right are never made.
+            # Building a set of integers with equal hashes is quadratic: none is made that is larger than
+            # what could be right.
             most = len(repr(expected))
-            if any(_num_hashed(node) > most for node in ast.walk(tree)):
-                return False
+            for node in ast.walk(tree):
+                if len(node.elts if isinstance(node, ast.Set) else getattr(node, "keys", ())) > most:
+                    return False
             value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return False
     return same(value, expected)
-
-
-def _num_hashed(node: ast.AST) -> int:
-    """Elements of a set's source, keys of a dict's, else 0."""
-    if isinstance(node, ast.Dict):
-        return len(node.keys)
-    return len(node.elts) if isinstance(node, ast.Set) else 0
 
 
 def same(left: PlainData, right: PlainData) -> bool:

@@ -91,7 +91,7 @@ class Reruns(ExitStack):
         return [reruns[program] for program in programs]
 
     def _rerun(self, job: tuple[str, int], interrupted: threading.Event) -> Rerun:
-        """Run a program in all interpreters, from the one on whose number stands behind it."""
+        """Run a program in all interpreters. job: the program, and the number of the first one."""
         (program, start), first = job, None
         for place in range(start, start + len(self.sandboxes)):
             with self._locks[place % len(self.sandboxes)]:

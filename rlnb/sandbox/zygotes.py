@@ -36,7 +36,7 @@ GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as
 
 
 class ZygoteLost(Exception):
-    """A zygote has died or hangs; nobody knows what became of its program."""
+    """A zygote has died or hangs, and what became of its program is not known."""
 
 
 class Zygote:
@@ -218,9 +218,8 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start the interpreter in `folder`. `Popen` uses vfork: a large trainer is not copied.
 
-    descriptors: of the socket to talk to it by, of the folder's lock, and of the library's image.
-
-    Not `-I`, which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
+    descriptors: of the socket to talk to it by, of the folder's lock, and of the library's image. Not `-I`,
+    which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
     """
     environment = {
         "PATH": os.defpath,
@@ -260,8 +259,8 @@ def fill_standard_streams() -> None:
 def make_folder() -> tuple[str, int]:
     """Create a zygote's folder, and return it with the descriptor that holds its lock.
 
-    Those of dead processes, which are not locked, are removed meanwhile: a lock ends with its process, where
-    a process id could be reused, or belong to another container.
+    Those of dead processes are removed, told by their locks: a lock ends with its process, while a process
+    id could be reused, or belong to another container.
     """
     root = tempfile.gettempdir()
     for left in Path(root).glob(f"{FOLDER_PREFIX}????????"):
