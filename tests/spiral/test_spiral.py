@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from self_play_run import CPU, in_directory, make_run, params_of, rows_of, train_run
+from self_play_run import CPU, checkpoint_of, differing, in_directory, make_run, params_of, rows_of, train_run
 from tiny_actor import tiny_actor
 
+from rlnb.advantages import role
 from rlnb.errors import ParamsError, TrainingDiverged
 from rlnb.games.text_games import load_game
 from rlnb.machine import recommend
@@ -156,6 +158,33 @@ def test_a_loss_or_an_estimator_handed_to_the_loop_or_edited_in_a_copy_is_what_t
     }
     # Without a gradient the weights stay; AdamW's decay is 0.
     assert others["loss"] == others["estimator"] == others["copy"] != usual
+
+
+def test_a_loop_that_was_left_goes_on_when_its_cell_is_run_again(cache_dir, tmp_path):
+    """By an error or an interrupt, between two checkpoints."""
+    params = params_of(
+        cache_dir,
+        advantage={"kind": "rae"},
+        training={"max_steps": 3, "save_steps": 100},
+        evaluation={"eval_interval_steps": 0},
+    )
+    whole, left = (make_run(in_directory(params, tmp_path / name)) for name in ("whole", "left"))
+    handler = signal.getsignal(signal.SIGTERM)
+    spiral_training.train(whole)
+    with pytest.raises(ZeroDivisionError):
+        for step in left.steps():
+            games = left.play(step)
+            step / (1 - step)  # before the second update
+            trajectories = collect_trajectories(games)
+            advantages, left.state.baselines = role.advantages(trajectories, left.state.baselines)
+            batch = select_turns(trajectories, advantages, left.learner)
+            metrics = left.update(batch, spiral_training.spiral_loss)
+            left.log(step, games, {**metrics, "advantage/std": float(advantages.std())})
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert left.state.step == 1
+    spiral_training.train(left)
+    assert rows_of(tmp_path / "left") == rows_of(tmp_path / "whole")
+    assert differing(checkpoint_of(tmp_path / "left", 3), checkpoint_of(tmp_path / "whole", 3)) == []
 
 
 def last_row(profile, cache_dir, output_dir) -> dict:
