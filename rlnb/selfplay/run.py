@@ -107,8 +107,12 @@ class GameRun(Generic[AnyParams, AnyState]):
                 self.tracker.report(0, self.before)
             if 0 < self.state.step < max_steps and self.params.evaluation.is_due(self.state.step):
                 self.interval_evaluation()
-            while self.state.step < max_steps and not self.is_stopping:
-                yield self.state.step
+            if self.state.step >= max_steps:
+                self.say(f"{self.output_dir} has all {max_steps} updates; train again in another output_dir")
+            while (step := self.state.step) < max_steps and not self.is_stopping:
+                yield step
+                if self.state.step == step:
+                    raise RuntimeError("the loop has not called run.log(step, games, metrics)")
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

@@ -187,6 +187,18 @@ def test_a_loop_that_was_left_goes_on_when_its_cell_is_run_again(cache_dir, tmp_
     assert differing(checkpoint_of(tmp_path / "left", 3), checkpoint_of(tmp_path / "whole", 3)) == []
 
 
+def test_a_loop_that_does_not_log_is_an_error_and_a_finished_run_says_so(cache_dir, tmp_path, capsys):
+    run = make_run(in_directory(params_of(cache_dir, training={"max_steps": 1}), tmp_path))
+    run.measure_step = lambda _: {}
+    with pytest.raises(RuntimeError, match=r"run\.log"):
+        for step in run.steps():
+            run.play(step)
+    spiral_training.train(run)
+    capsys.readouterr()
+    spiral_training.train(run)
+    assert "has all 1 updates" in capsys.readouterr().out
+
+
 def last_row(profile, cache_dir, output_dir) -> dict:
     """Of a whole run of the profile: judged at its last update, never at its best."""
     overrides = {"seed": 1, "model": {"cache_dir": str(cache_dir)}}
