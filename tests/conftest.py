@@ -16,6 +16,7 @@ if version("trl").startswith("1.15.") and not Path("/dev/nvidiactl").exists():
 
 import pytest
 
+pytest.register_assert_rewrite("recorded_runs")
 MBPP = Path(__file__).parents[2] / "shared" / "data"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 from tiny_policy import load_tiny, train_by_hand
-from two_ranks import run_on_two_ranks
 
 from rlnb.evaluations import measure_once
 from rlnb.policy.adapters import WeightSnapshot
@@ -82,35 +81,3 @@ def test_a_damaged_file_is_said_and_evaluated_again(measure, tmp_path, capsys):
         path.write_text(text)
         assert measure() == (VERDICTS, True)
         assert "damaged" in capsys.readouterr().out
-
-
-RANKS = """
-import sys
-from pathlib import Path
-from accelerate import PartialState
-from test_evaluations import ParamsOfTest, VERDICTS, Verdict
-from tiny_policy import load_tiny
-from rlnb.evaluations import measure_once
-from rlnb.machine import rank
-
-state = PartialState(cpu=True)  # as rlnb.notebook.start does
-policy, folder, calls = load_tiny(Path(sys.argv[1])), Path(sys.argv[2]), []
-for attempt in (1, 2):
-    evaluation = measure_once(
-        folder / f"seen-by-{rank()}" / "arena_before.json", lambda: calls.append(attempt) or VERDICTS,
-        kind=list[Verdict], policy=policy, params=ParamsOfTest(), settings={},
-    )
-    assert evaluation == VERDICTS
-(folder / f"evaluated-by-{rank()}").write_text(str(calls))
-state.wait_for_everyone()  # a rank that leaves first can abort the other
-state.destroy_process_group()
-"""
-
-
-def test_rank_0_writes_and_decides_for_ranks_that_do_not_see_its_file(policy, cache_dir, tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    run_on_two_ranks(script, cache_dir, tmp_path)
-    # Each rank evaluates in the first attempt and reads rank 0's evaluation in the second.
-    assert [(tmp_path / f"evaluated-by-{rank}").read_text() for rank in (0, 1)] == ["[1]", "[1]"]
-    assert [path.parent.name for path in tmp_path.rglob("*.json")] == ["seen-by-0"]

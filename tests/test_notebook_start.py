@@ -10,7 +10,6 @@ import papermill
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
-from two_ranks import run_on_two_ranks
 
 from rlnb import notebook
 from rlnb.display.tables import Table
@@ -203,21 +202,3 @@ def test_a_full_disk_is_named(capsys, tmp_path):
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith(f"DiskFull: {tmp_path}: ") and last.endswith("#disk-full)")
     assert not half.exists()
-
-
-def test_the_ranks_of_a_run_on_a_cpu_know_of_each_other(tmp_path):
-    """accelerate alone would call each of them the only one, and each would train by itself."""
-    script = tmp_path / "ranks.py"
-    script.write_text(
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from accelerate import PartialState\n"
-        "from rlnb.machine import Machine, rank\n"
-        "from rlnb.notebook import join_ranks\n"
-        f"join_ranks({CPU!r})\n"
-        "Path(sys.argv[1], f'seen-by-{rank()}').write_text(str(PartialState().num_processes))\n"
-        "PartialState().wait_for_everyone()  # one that left early would be a lost peer\n"
-        "PartialState().destroy_process_group()\n"
-    )
-    run_on_two_ranks(script, tmp_path)
-    assert [(tmp_path / f"seen-by-{rank}").read_text() for rank in (0, 1)] == ["2", "2"]

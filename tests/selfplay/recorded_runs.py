@@ -16,6 +16,7 @@ import ppo_run
 import self_play_run
 import torch
 from accelerate import PartialState
+from pytest import approx
 from tiny_actor import DoubleActor
 from two_ranks import run_on_two_ranks
 
@@ -54,10 +55,8 @@ PPO = {
 }  # fmt: skip
 ON_RANKS = ("kuhn_rae", "nim_leave_one_out", "free_tic_tac_toe_gae", "ppo")
 CASES = [*SPIRAL, *PPO]
-IGNORED = (
-    "time",
-    "update/num_passed_rows",
-)  # seconds, and a count of packed rows
+IGNORED = ("time", "update/num_passed_rows")  # seconds, and a count of packed rows
+TOLERANCE = 1e-6
 
 
 class Actor(DoubleActor):
@@ -129,6 +128,16 @@ def measure(case: str, folder: Path) -> dict[str, object]:
     }
 
 
+def assert_same(actual: dict, recorded: dict) -> None:
+    assert actual["games"] == recorded["games"]
+    assert actual["kept"] == approx(recorded["kept"], abs=TOLERANCE)
+    for row, expected in zip(actual["metrics"], recorded["metrics"], strict=True):
+        assert {name: row.get(name) for name in expected} == approx(expected, abs=TOLERANCE, rel=TOLERANCE)
+    for weights in ("weights", "average"):
+        for figures, expected in zip(actual[weights], recorded[weights], strict=True):
+            assert figures == approx(expected, abs=TOLERANCE)
+
+
 def descend_plainly(learner) -> None:
     groups = [{"params": group["params"], "lr": group["lr"]} for group in learner.optimizer.param_groups]
     learner.optimizer = torch.optim.SGD(groups)
@@ -149,13 +158,18 @@ def summarise(weight: torch.Tensor) -> list[float]:
     return [float(flat.norm()), float(flat @ direction)]
 
 
+def measure_on_this_rank(folder: Path) -> None:
+    """Measure the runs that are recorded on ranks; the first rank writes what they leave to ranks.json."""
+    results = {case: measure(case, folder) for case in ON_RANKS}
+    if PartialState().is_main_process:
+        (folder / "ranks.json").write_text(json.dumps(results))
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     if "WORLD_SIZE" in os.environ:
         state = PartialState(cpu=True)
-        results = {case: measure(case, folder) for case in ON_RANKS}
-        if state.is_main_process:
-            (folder / "ranks.json").write_text(json.dumps(results))
+        measure_on_this_rank(folder)
         state.wait_for_everyone()  # a rank that leaves first can abort the other
         state.destroy_process_group()
     else:

@@ -1,15 +1,13 @@
-"""GRPO runs whose completions do not depend on the number of ranks: what the test of ranks starts.
+"""GRPO runs whose completions do not depend on the number of ranks.
 
 TRL seeds each rank differently. Here every completion is drawn, by TRL's own generation, from a seed of its
-prompt and its place in the group. Plain gradient descent, as in tests/selfplay/ranks_run.py.
+prompt and its place in the group. Plain gradient descent, as in self_play_runs.py.
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from recipes import NO_TRACKING, make_config
 from tiny_run import lower_case, tiny_model
 
@@ -61,12 +59,3 @@ def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, obje
     rows = [row for row in trainer.state.log_history if "loss" in row]
     weights = {name: each.detach() for name, each in policy.model.named_parameters() if each.requires_grad}
     return {"weights": weights, "rows": rows}
-
-
-if __name__ == "__main__":
-    state, folder = PartialState(cpu=True), Path(sys.argv[1])
-    for loss_type in LOSS_TYPES:
-        trained = train(folder / loss_type, loss_type, num_ranks=state.num_processes)
-        torch.save(trained, folder / f"{loss_type}{state.process_index}.pt")
-    state.wait_for_everyone()  # a rank that leaves first can abort the other
-    state.destroy_process_group()

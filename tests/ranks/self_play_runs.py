@@ -1,16 +1,14 @@
-"""Whole runs of small models on this rank's share of the games: what the test of ranks starts.
+"""Whole self-play runs of small models on this rank's share of the games.
 
 Plain gradient descent instead of Adam, whose first step is the gradient's sign: where that is only
 rounding, two correct programs move in opposite directions.
 """
 
-import sys
 from pathlib import Path
 
 import ppo_run
 import self_play_run
 import torch
-from accelerate import PartialState
 
 from rlnb.ppo.training import train as train_ppo
 from rlnb.selfplay.batch import parameter_groups
@@ -44,11 +42,3 @@ def train_run(kind: str, folder: Path) -> dict[str, object]:
         kept = {"baselines": state.baselines}
     weights = [parameter.detach() for parameter in run.learner.actor.parameters_to_train()]
     return {"weights": weights, "kept": kept, "num_games": state.num_games}
-
-
-if __name__ == "__main__":
-    state, folder = PartialState(cpu=True), Path(sys.argv[1])
-    result = {kind: train_run(kind, folder) for kind in RUNS}
-    torch.save(result, folder / f"rank{state.process_index}.pt")
-    state.wait_for_everyone()  # a rank that leaves first can abort the other
-    state.destroy_process_group()

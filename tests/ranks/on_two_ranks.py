@@ -1,0 +1,60 @@
+"""All that is tested on two ranks, in one start of torchrun: starting it takes longer than any part."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from grpo_runs import LOSS_TYPES
+from grpo_runs import train as train_grpo
+from recorded_runs import measure_on_this_rank
+from self_play_runs import RUNS
+from self_play_runs import train_run as train_self_play
+from test_evaluations import VERDICTS, ParamsOfTest, Verdict
+from tiny_policy import load_tiny
+
+from rlnb.evaluations import measure_once
+from rlnb.machine import Machine, rank
+from rlnb.notebook import join_ranks
+
+CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
+
+
+def join(folder: Path) -> None:
+    """Join the ranks as a notebook does that found no GPU."""
+    join_ranks(CPU)
+    (folder / f"num-seen-by-{rank()}").write_text(str(PartialState().num_processes))
+
+
+def evaluate_twice(folder: Path) -> None:
+    """Evaluate into a file that the other rank does not see, and again."""
+    policy, calls = load_tiny(folder / "cache"), []
+    path, options = (
+        folder / f"seen-by-{rank()}" / "arena_before.json",
+        {"kind": list[Verdict], "settings": {}},
+    )
+    for attempt in ("first", "second"):
+        evaluate = partial(lambda attempt: calls.append(attempt) or VERDICTS, attempt)
+        assert measure_once(path, evaluate, policy=policy, params=ParamsOfTest(), **options) == VERDICTS
+    (folder / f"evaluated-by-{rank()}").write_text(" ".join(calls))
+
+
+def play(folder: Path) -> None:
+    torch.save({kind: train_self_play(kind, folder) for kind in RUNS}, folder / f"rank{rank()}.pt")
+
+
+def train_by_trl(folder: Path) -> None:
+    for loss_type in LOSS_TYPES:
+        trained = train_grpo(folder / loss_type, loss_type, num_ranks=PartialState().num_processes)
+        torch.save(trained, folder / f"{loss_type}{rank()}.pt")
+
+
+PARTS = (join, evaluate_twice, play, measure_on_this_rank, train_by_trl)  # a folder each, by its name
+
+
+if __name__ == "__main__":
+    for part in PARTS:
+        part(Path(sys.argv[1], part.__name__))
+        PartialState().wait_for_everyone()  # a rank that leaves first can abort the other
+    PartialState().destroy_process_group()
