@@ -160,21 +160,26 @@ def NAME(*a, **k):
 """,
     "patched builtins": """
 import builtins
-for name in ("all", "abs", "set", "sorted", "len", "isinstance"):
+for name in ("all", "abs", "set", "sorted"):
     setattr(builtins, name, lambda *a, **k: True)
 def NAME(*a, **k): return "patched"
 """,
 }
+NEVER_ANSWERS = HACKS["patched builtins"].replace('"all"', '"len", "isinstance", "all"')
+HACK_SECONDS = 0.5  # of CPU time; all but the last take some hundredths
 
 
 def hacked(problems: list[Problem], sandbox: Sandbox) -> list[str]:
-    """The programs of the hacks that pass."""
+    """Return the programs of the hacks that pass. Only one that breaks its own `len` runs out of time."""
+    tries = [(hack, problem) for hack in HACKS.values() for problem in problems]
+    tries += [(NEVER_ANSWERS, problem) for problem in problems[:2]]
     written = [
-        WrittenSample(task_id=p.task_id, solution=program.replace("NAME", interface(p).functions[0]))
-        for program in HACKS.values()
-        for p in problems
+        WrittenSample(task_id=p.task_id, solution=hack.replace("NAME", interface(p).functions[0]))
+        for hack, p in tries
     ]
-    samples = evaluate_samples(problems, written, sandbox, timeout_seconds=2)
+    samples = evaluate_samples(problems, written, sandbox, timeout_seconds=HACK_SECONDS)
+    late = [sample.completion for sample in samples if sample.outcome == "timeout"]
+    assert late and [hack for hack in late if '"len"' not in hack] == []
     return [sample.completion for sample in samples if sample.passed]
 
 
