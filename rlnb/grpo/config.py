@@ -84,14 +84,6 @@ def settings_of_machine(params: NotebookParams, policy: Policy) -> dict[str, obj
     return settings
 
 
-def num_prompts(config: trl.GRPOConfig) -> int:
-    """Return the number of prompts of a whole run."""
-    completions_per_step = (
-        config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
-    )
-    return config.max_steps * math.ceil(completions_per_step / config.num_generations)
-
-
 def order_prompts(rows: Sequence[Mapping[str, object]], config: trl.GRPOConfig) -> list[Mapping[str, object]]:
     """Return the rows in the order in which the whole run uses them: permutations seeded by `config.seed`.
 
@@ -102,8 +94,10 @@ def order_prompts(rows: Sequence[Mapping[str, object]], config: trl.GRPOConfig) 
             "tasks: no task is left to train on; give training tasks whose prompts have at most "
             f"{MAX_PROMPT_TOKENS} tokens"
         )
+    batch_size = config.per_device_train_batch_size * config.gradient_accumulation_steps * config.world_size
+    num_prompts = config.max_steps * math.ceil(batch_size / config.num_generations)
     generator = random.Random(config.seed)
     ordered: list[Mapping[str, object]] = []
-    while len(ordered) < num_prompts(config):
+    while len(ordered) < num_prompts:
         ordered += generator.sample(rows, len(rows))
-    return ordered[: num_prompts(config)]
+    return ordered[:num_prompts]
