@@ -177,17 +177,3 @@ def test_any_text_is_read_without_an_error(pieces, is_begun):
     if extraction.problem in ("", "forbidden"):
         assert bool(check_strategy(extraction.code)) == (extraction.problem == "forbidden")
         assert extract_strategy(fenced(extraction.code)).code == extraction.code or "`" in extraction.code
-
-
-HOSTILE = [
-    "@a\n", "(\n", "a;", "```python\n@a\n", "x = \\\n", "def strategy(b):\n x y\n", "lambda x=", "-",
-    "<|a", "\0", "'''\n", "```python\nstrategy = (\n```\n", "class A:\n def strategy(s): pass\n",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_any_text_is_read_to_its_end(unit):
-    """The square of its length would take hours."""
-    text = (unit * (10**6 // len(unit) + 1))[: 10**6]
-    extraction = extract_strategy(text, prefix=PREFIX)
-    assert isinstance(is_suspicious(extraction.code or ""), bool)

@@ -27,8 +27,8 @@ from rlnb.run.tracking import read_metrics
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
-# Run by `make test`: GRPO by TRL, a loop of our own, an evaluation. `make slow` runs all.
-QUICK = ("grpo_code_game", "mbpp_eval", "ppo_openspiel")
+# Run by `make test`: GRPO by TRL, a loop of our own. `make slow` runs all; tests/test_cli_eval.py mbpp_eval.
+QUICK = ("grpo_code_game", "ppo_openspiel")
 GRPO = ("gpt_oss_2048", "grpo_code_execution", "grpo_code_game")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

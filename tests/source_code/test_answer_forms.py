@@ -289,14 +289,3 @@ def test_an_answer_ends_with_its_program(form):
     # In these only what follows says that a block is a draft.
     if form not in ("thoughts that the prompt began", "thoughts about thinking", "an answer's tag"):
         assert all(extract_program(text[:end], function="answer") == code for end in ends)
-
-
-@pytest.mark.parametrize(
-    "unit", ["\n", "x='''```\n", "</think>", "\n<think>\n</think>", "<answer>", "`", "> ", "@a\n"]
-)
-def test_a_megabyte_of_any_text_is_read_to_its_end(unit):
-    """The square of its length would take hours."""
-    text = unit * (10**6 // len(unit))
-    for prefix in ("", f"{F}python\ndef answer(n):", HEAD):
-        assert isinstance(extract_program(text, prefix=prefix, function="answer"), str | None)
-        assert isinstance(is_complete_answer(text, prefix=prefix, function="answer"), bool)
