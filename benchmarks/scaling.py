@@ -1,7 +1,7 @@
 """How much two workers do of twice what one does: ranks that train, and workers of the sandbox.
 
     python benchmarks/scaling.py --json       # measures; minutes
-    python benchmarks/scaling.py --tables     # prints the estimates, of which docs/many_ranks.md shows the steps
+    python benchmarks/scaling.py --tables     # prints the estimates; docs/many_ranks.md shows the steps
 
 The estimates: a token takes 2 operations a parameter forwards and 4 backwards (Kaplan et al. 2020,
 arXiv:2001.08361), with frozen weights 2 of the 4; decoding reads the weights and the keys and values for each
