@@ -208,7 +208,10 @@ def test_the_table_promises_unsloth_where_setup_installs_it():
     """`./setup.sh cuda` on a GPU of each row, by the capability that nvidia-smi would print."""
     text = (Path(__file__).parents[2] / "setup.sh").read_text()
     function = text[text.index("gpu_set() {") : text.index("choose_set() {")]
-    for row in [row for row in MACHINES if row.capabilities]:
-        script = f"nvidia-smi() {{ echo {'{}.{}'.format(*row.capabilities[0])}; }}\n{function}\ngpu_set"
-        chosen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-        assert (chosen.stdout.strip() == "unsloth") == row.unsloth, row.name
+    rows = [row for row in MACHINES if row.capabilities]
+    asked = [
+        f"nvidia-smi() {{ echo {'{}.{}'.format(*row.capabilities[0])}; }}; gpu_set; echo" for row in rows
+    ]
+    script = "\n".join([function, *asked])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert [name == "unsloth" for name in done.stdout.splitlines()] == [row.unsloth for row in rows]

@@ -15,11 +15,6 @@ from rlnb.run import directory as runs
 from rlnb.run.disk import write_text
 from rlnb.run.headless import describe_result
 
-HUGE = {
-    "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
-    "vocab_size": 10**9, "model_type": "llama",
-}  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def in_an_empty_directory(tmp_path, monkeypatch):
@@ -57,27 +52,6 @@ def unfinished_run(directory: Path, overrides: Mapping[str, Any] | None = None) 
     (directory / "attempt-01.ipynb").write_text("{}")
     runs.end_attempt(directory, runs.start_attempt(directory, notebook=""), state="killed")
     return directory
-
-
-@pytest.fixture
-def huge_model(tmp_path_factory) -> Path:
-    """The directory of a model that no machine holds, by its config.json; its other files are empty."""
-    directory = tmp_path_factory.mktemp("huge")
-    (directory / "config.json").write_text(json.dumps(HUGE))
-    for name in ("model.safetensors", "tokenizer.json"):
-        (directory / name).touch()
-    return directory
-
-
-def test_a_model_that_cannot_fit_is_refused_and_leaves_nothing(capsys, huge_model):
-    reason = refused(capsys, "--set", f"model.id={huge_model}")
-    assert f"model.id = '{huge_model}'" in reason and "model.check_memory = false" in reason
-
-
-def test_the_estimate_of_memory_is_printed_also_of_a_run_that_does_not_fit(capsys, huge_model):
-    # This notebook's cells load no model.
-    assert run("--out", "huge", "--set", f"model.id={huge_model}", "--set", "model.check_memory=false") == 0
-    assert " GiB: does not fit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("out", ["/proc/xx", "/dev/null/x", "grpo_code_execution.ipynb", "x" * 300, "/proc"])
