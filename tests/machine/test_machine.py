@@ -209,9 +209,8 @@ def test_the_table_promises_unsloth_where_setup_installs_it():
     text = (Path(__file__).parents[2] / "setup.sh").read_text()
     function = text[text.index("gpu_set() {") : text.index("choose_set() {")]
     rows = [row for row in MACHINES if row.capabilities]
-    asked = [
-        f"nvidia-smi() {{ echo {'{}.{}'.format(*row.capabilities[0])}; }}; gpu_set; echo" for row in rows
-    ]
+    versions = ["{}.{}".format(*row.capabilities[0]) for row in rows]
+    asked = [f"nvidia-smi() {{ echo {version}; }}; gpu_set" for version in versions]
     script = "\n".join([function, *asked])
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert [name == "unsloth" for name in done.stdout.splitlines()] == [row.unsloth for row in rows]
