@@ -80,7 +80,7 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 code: $(READY) ## what the embedded model learns about programs, ten seeds at both rewards: hours on two cores
 	@set -e; for profile in cpu cpu_tests; do \
 	    $(BIN)/rlnb sweep notebooks/grpo_code_execution.ipynb --profile $$profile --seeds 1-10 \
-	        --set evaluation.num_questions=1000 --set mbpp.enabled=false; \
+	        --set evaluation.num_prompts=1000 --set mbpp.enabled=false; \
 	    $(BIN)/rlnb results outputs/grpo_code_execution/seeds-$$profile --gains; \
 	done
 

@@ -58,7 +58,7 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
         {"task_id": f"Mbpp/{problem.task_id}", "solution": program}
         for problem, program in zip(problems, programs, strict=True)
     ])  # fmt: skip
-    options = ["--profile", "tiny", "--set", "evaluation.num_questions=0", "--set", "evaluation.k=[1]"]
+    options = ["--profile", "tiny", "--set", "evaluation.num_questions=0"]
     assert cli.main(["eval", *options, "--samples", "half.jsonl", "--out", "half"]) == 0
     results = json.loads(Path("half/results.json").read_text())
     assert results["summary"]["pass_at"]["1"]["value"] == 0.5

@@ -186,7 +186,7 @@ def test_an_out_of_memory_error_of_any_cell_says_what_to_lower_and_others_are_sh
     advise_on_memory_and_disk(shell, load_params("mbpp_eval", profile="default", environ={}))
     shell.run_cell("import torch\nraise torch.cuda.OutOfMemoryError('Tried to allocate 2 GiB')")
     told = capsys.readouterr().out
-    assert "OutOfMemory: " in told and "mbpp.batch_size = 32" in told
+    assert "OutOfMemory: " in told and "evaluation.batch_size = 32" in told
     shell.run_cell("def broken():\n    raise RuntimeError('nothing about disks')\nbroken()")
     told = capsys.readouterr().out
     assert told.strip().endswith("RuntimeError: nothing about disks") and "rlnb" not in told

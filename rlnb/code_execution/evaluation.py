@@ -57,8 +57,8 @@ class ProgramEvaluation:
     @property
     def tasks(self) -> list[tuple[str, Task]]:
         """The first tasks of each split, as many as `evaluation` says, with the name of the split."""
-        num_questions = self.params.evaluation.num_questions
-        return [(split, task) for split, tasks in self.splits.items() for task in tasks[:num_questions]]
+        num_prompts = self.params.evaluation.num_prompts
+        return [(split, task) for split, tasks in self.splits.items() for task in tasks[:num_prompts]]
 
     def prompts(self, policy: Policy) -> list[Prompt]:
         wording = self.params.tasks

@@ -16,7 +16,7 @@ class RewardParams(Section):
 
 
 class ProgramEvaluationParams(sections.EvaluationParams):
-    num_questions: int = described(5, "Tasks measured of each held-out split, and problems of MBPP", ge=1)
+    num_prompts: int = described(5, "Tasks measured of each held-out split", ge=1)
 
 
 class GrpoCodeExecutionParams(NotebookParams):

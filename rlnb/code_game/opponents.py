@@ -156,9 +156,9 @@ def load_reader(
     opponent = params.opponent
     longest = MAX_PREDICTION_TOKENS[params.game.form]
     if opponent.kind == "endpoint":
-        endpoint = Endpoint(opponent.base_url, opponent.model_id, num_parallel=opponent.batch_size)
+        endpoint = Endpoint(opponent.base_url, opponent.model_id, num_parallel=params.evaluation.batch_size)
         return EndpointOpponent(endpoint, max_prediction_tokens=longest)
-    reader = ModelOpponent(policy, batch_size=opponent.batch_size, max_prediction_tokens=longest)
+    reader = ModelOpponent(policy, batch_size=params.evaluation.batch_size, max_prediction_tokens=longest)
     if opponent.kind == "snapshot":
         return replace(reader, weights=(snapshot or WeightSnapshot.take(policy)).applied_to)
     return reader

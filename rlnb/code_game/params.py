@@ -36,7 +36,6 @@ class OpponentParams(Section):
     base_url: ServerAddress = ""
     """Address of a server with OpenAI's protocol that predicts instead, like http://host:port/v1"""
     model_id: str = described("", "The model's name on that server")
-    batch_size: int = described(32, "Programs, or requests, at a time", ge=1, le=1024)
 
     @property
     def kind(self) -> Literal["base", "snapshot", "endpoint"]:
@@ -59,7 +58,6 @@ class GameEvaluationParams(sections.EvaluationParams):
     num_prompts: int = Field(default=50, ge=1, le=NUM_HELD_OUT)
     """Held-out prompts, before and after training, and an eighth of them at the evaluations in between; four
     programs are sampled for each"""
-    batch_size: int = described(32, "Programs written side by side", ge=1)
     control: bool = False
     """Judge every held-out program again, by the untrained model with other examples, and train a second run
     from the same start, rewarded for validity alone, to compare with; it takes as long again"""

@@ -78,7 +78,7 @@ class MbppEvaluation:
         return {what: problems for what, problems in shown.items() if problems}
 
     def writer(self, source: Policy | Endpoint) -> Writer:
-        length, batch_size = self.mbpp.max_completion_length, self.mbpp.batch_size
+        length, batch_size = self.mbpp.max_completion_length, self.sampling.batch_size
         system = value_of(self.params, "model").system
         return Writer(source, self.sampling.temperature, length, batch_size, self.params.seed, system)
 

@@ -14,7 +14,7 @@ from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
 from rlnb.params.resolving import resolve_mbpp
-from rlnb.params.sections import Conflict, Integers, NotebookParams, Section, ServerAddress, described
+from rlnb.params.sections import Conflict, NotebookParams, Section, ServerAddress, described
 
 
 class WriterParams(Section):
@@ -40,17 +40,10 @@ class WriterParams(Section):
 
 class MbppEvaluationParams(sections.SamplingParams):
     num_questions: int = described(0, "Problems asked, drawn by the seed; 0 = all of the split", ge=0)
-    k: Integers = described((1,), "Values of k for pass@k, at most num_samples each", min_length=1)
     plus_path: str = described("", "EvalPlus's MbppPlus.jsonl; its base and plus inputs are checked as well")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
-        if any(not 1 <= k <= self.num_samples for k in self.k):
-            yield Conflict(
-                "evaluation.k",
-                f"holds a number that is not in 1 to evaluation.num_samples = {self.num_samples}; write "
-                "more samples, or a smaller k",
-            )
         if self.plus_path and not os.path.isfile(self.plus_path):
             yield Conflict("evaluation.plus_path", f"is not a file in {os.getcwd()}")
 
@@ -103,8 +96,7 @@ def load_data(mbpp: sections.MbppParams, plus_path: str, cache_dir: str | Path) 
 def choose_problems(
     data: ProblemSet, mbpp: sections.MbppParams, num_questions: int, *, seed: int
 ) -> list[Problem]:
-    """Return the problems that are asked, drawn by the seed; mbpp.num_questions of a training wins."""
-    num_questions = getattr(mbpp, "num_questions", 0) or num_questions
+    """Return the problems that are asked, drawn by the seed; 0 is all of the split."""
     shots = TEMPLATES[mbpp.template].shots
     candidates = [problem for problem in data.split(mbpp.split) if problem.task_id not in shots]
     drawn = random.Random(seed).sample(candidates, len(candidates))[: num_questions or None]

@@ -1,7 +1,7 @@
 """Results on MBPP: metrics, pass@k with intervals, and a file of samples."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -49,18 +49,23 @@ def describe_samples(samples: Sequence[Sample]) -> list[str]:
     return describe_ends([sample.end for sample in samples], length_field="mbpp.max_completion_length")
 
 
-def summarize(samples: Sequence[Sample], ks: Collection[int] = (1,)) -> dict[str, Any]:
+def summarize(samples: Sequence[Sample]) -> dict[str, Any]:
     """Return pass@k with 95% intervals, and counts of outcomes.
 
-    pass@1 has Wilson's interval over problems, cautious for several samples, other k a bootstrap. pass@k
-    leaves out problems with fewer than k samples that ran; raises ParamsError if none is left.
+    k is 1, 10, 100 and the number of samples of a problem, as far as there are so many. pass@1 has Wilson's
+    interval over problems, cautious for several samples, other k a bootstrap. pass@k leaves out problems with
+    fewer than k samples that ran; raises ParamsError if none ran.
     """
     passes = get_passes(samples)
+    most = max(map(len, passes.values()), default=0)
+    if not most:
+        raise ParamsError("MBPP: no program could be judged; `rlnb doctor` says what isolates them here")
+    ks = sorted({k for k in (1, 10, 100, most) if k <= most})
     return {
         "num_problems": len(passes),
         "num_samples": sum(map(len, passes.values())),
         "problems_passed": sum(map(any, passes.values())),
-        "pass_at": {str(k): estimate_pass_at(passes, k) for k in sorted(ks)},
+        "pass_at": {str(k): estimate_pass_at(passes, k) for k in ks},
         "cut_share": fmean(sample.cut for sample in samples),
         "outcomes": dict(Counter(sample.outcome for sample in samples).most_common()),
         "warnings": describe_samples(samples),
@@ -80,8 +85,6 @@ def make_headline(summary: Mapping[str, Any]) -> list[str]:
 
 def estimate_pass_at(passes: Mapping[int, Sequence[bool]], k: int) -> dict[str, float]:
     by_problem = [pass_at_k(len(passed), sum(passed), k) for passed in passes.values() if len(passed) >= k]
-    if not by_problem:
-        raise ParamsError(f"evaluation.k = {k}: no problem has as many samples; write a smaller k")
     estimate = wilson_interval(fmean(by_problem), len(by_problem)) if k == 1 else bootstrap_mean(by_problem)
     return {**asdict(estimate), "num_problems": len(by_problem)}
 
@@ -92,13 +95,12 @@ def save_evaluation(
     *,
     params: BaseModel | Mapping[str, object],
     settings: Mapping[str, object],
-    ks: Collection[int] = (1,),
     plus: PlusResults | None = None,
 ) -> None:
     """Write settings, the summary and a record per sample as JSON; see `save_results`."""
     verdicts, rates = plus or ([None] * len(samples), None)
     records = [asdict(sample) | {"plus": verdict} for sample, verdict in zip(samples, verdicts, strict=True)]
-    summary = summarize(samples, ks)
+    summary = summarize(samples)
     save_results(
         path, params=params, headline=make_headline(summary), settings=settings,
         summary=summary | {"plus": rates}, samples=records,

@@ -27,7 +27,7 @@ def load_dotenv(
         is_readable = path.is_file() and os.access(path, os.R_OK)
         text = path.read_text(encoding="utf-8-sig", errors="replace") if is_readable else ""
         for name, value in dotenv_values(stream=io.StringIO(text), interpolate=False).items():
-            is_parameter = name.startswith(PREFIX) or name in dict(OTHER_VARIABLES)
+            is_parameter = name.startswith(PREFIX) or name in OTHER_VARIABLES
             if not value or environ.get(name) or not (is_parameter or name in SECRETS):
                 continue
             if value.isprintable() and (is_parameter or value.isascii()) and not value.startswith("#"):

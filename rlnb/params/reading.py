@@ -15,11 +15,8 @@ from rlnb.params.problems import show
 CELL = "parameters cell"  # as a place where values are given
 PREFIX = "RLNB_"
 NO_FIELDS = ("RLNB_OFFLINE", "RLNB_GPU_MEMORY")  # read by rlnb/machine
-# Variables without the prefix. Each sets the first of its fields that a notebook has.
-OTHER_VARIABLES = (
-    ("MBPP_EVAL_NUM_QUESTIONS", ("mbpp.num_questions", "evaluation.num_questions")),
-    ("MBPP_DATASET_PATH", ("mbpp.path",)),
-)
+# Variables without the prefix, and their fields.
+OTHER_VARIABLES = {"MBPP_EVAL_NUM_QUESTIONS": "evaluation.num_questions", "MBPP_DATASET_PATH": "mbpp.path"}
 # What PyYAML raises for text that is not YAML, and for 2001-99-99, !!int '' and !!bool maybe.
 NOT_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
@@ -142,9 +139,7 @@ def read_environment(
     underscore is missing.
     """
     named = [
-        (name, next(field for field in candidates if field in fields))
-        for name, candidates in OTHER_VARIABLES
-        if environ.get(name) and any(field in fields for field in candidates)
+        (name, field) for name, field in OTHER_VARIABLES.items() if environ.get(name) and field in fields
     ]
     problems = []
     for name in sorted(set(environ) - set(NO_FIELDS)):

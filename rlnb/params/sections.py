@@ -182,7 +182,6 @@ class MbppParams(Section):
     """Form of the question: paper = 3 solved examples and all asserts, docstring = a program to be continued,
     one assert, chat = a user's message, one assert"""
     max_completion_length: int = described(512, "Longest completion (tokens)", ge=1)
-    batch_size: int = described(32, "Completions written side by side", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.path and not os.path.exists(self.path):
@@ -191,7 +190,6 @@ class MbppParams(Section):
 
 class MbppInTrainingParams(MbppParams):
     enabled: bool = described(True, "Measure pass rates on MBPP too, whenever evaluation measures")
-    num_questions: int = described(0, "Problems, at every evaluation; 0 = evaluation.num_questions", ge=0)
 
 
 class SandboxParams(Section):
@@ -207,6 +205,7 @@ class SamplingParams(Section):
 
     num_samples: int = described(1, "Sampled completions of each task or problem", ge=1)
     temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
+    batch_size: int = described(32, "Completions written, or read by an opponent, side by side", ge=1)
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
     """CPU time limit of a program, or of loading it and of each call (seconds); sleepers: twice that + 1"""
 

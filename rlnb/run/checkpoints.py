@@ -42,7 +42,7 @@ OF_TASK = (
     "advantage.*",
 )  # fmt: skip
 # Fields of these sections that may change all the same.
-FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url", "opponent.batch_size")
+FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url")
 NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume")
 
 

@@ -32,13 +32,12 @@ TIGHT, TOO_LARGE = 0.85, "does not fit"  # share of the memory above which it is
 MEMORY_SETTINGS = {
     "training": (
         "vllm.gpu_memory_utilization", "training.tokens_per_pass", "training.per_device_train_batch_size",
-        "training.gradient_checkpointing", "game.batch_size", "opponent.batch_size", "model.load_in_4bit",
+        "training.gradient_checkpointing", "game.batch_size", "model.load_in_4bit",
         "game.max_new_tokens", "training.max_completion_length",
     ),
     "evaluation": (
-        "evaluation.batch_size", "game.batch_size", "mbpp.batch_size", "opponent.batch_size",
-        "model.load_in_4bit", "game.max_new_tokens", "training.max_completion_length",
-        "mbpp.max_completion_length",
+        "evaluation.batch_size", "game.batch_size", "model.load_in_4bit", "game.max_new_tokens",
+        "training.max_completion_length", "mbpp.max_completion_length",
     ),
 }  # fmt: skip
 Doing = Literal["training", "evaluation"]
@@ -128,7 +127,6 @@ def describe_remedies(params: NotebookParams, *, doing: Doing, on_gpu: bool = Tr
     for switch, setting in (
         ("vllm.enabled", "vllm.gpu_memory_utilization"),
         ("model.lora_rank", "model.load_in_4bit"),  # weights that are all trained cannot be quantized
-        ("mbpp.enabled", "mbpp.batch_size"),
         ("mbpp.enabled", "mbpp.max_completion_length"),
     ):
         if not get_value(params, switch, True) or (setting == "model.load_in_4bit" and not on_gpu):
@@ -243,15 +241,15 @@ def _longest_texts(params: NotebookParams) -> dict[str, tuple[int, int]]:
     """Return {field of the length: (rows generated at once, tokens of the longest prompt and answer)}."""
     get, prompt = partial(get_value, params), longest_prompt(params)
     rows = get("training.per_device_train_batch_size") * get("training.gradient_accumulation_steps")
-    at_once = max(0 if get("vllm.enabled") else rows, get("evaluation.batch_size"))
     length = get("training.max_completion_length")
+    at_once = max(0 if get("vllm.enabled") else rows, get("evaluation.batch_size") if length else 0)
     field = "training.max_completion_length" if length else "game.max_prompt_tokens"
     texts = {field: (at_once, prompt + length)}
     if get("game.acting") == "free":
         texts["game.max_new_tokens"] = (get("game.batch_size"), prompt + get("game.max_new_tokens"))
     if measures_mbpp(params):
         length = get("mbpp.max_completion_length")
-        texts["mbpp.max_completion_length"] = (get("mbpp.batch_size"), PROMPT_TOKENS + length)
+        texts["mbpp.max_completion_length"] = (get("evaluation.batch_size"), PROMPT_TOKENS + length)
     return texts
 
 

@@ -174,8 +174,8 @@ def test_a_server_reads_what_other_opponents_read_and_each_program_once():
 
 
 def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
-    section = {"base_url": "http://h/v1", "model_id": "served", "batch_size": 3}
-    opponent = load_reader(GrpoCodeGameParams(opponent=section), policy=None)
+    section = {"base_url": "http://h/v1", "model_id": "served"}
+    opponent = load_reader(GrpoCodeGameParams(opponent=section, evaluation={"batch_size": 3}), policy=None)
     assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
     policy = load_tiny(cache_dir)
     for refresh_steps in (0, 10):

@@ -205,10 +205,10 @@ def test_every_reference_passes_its_asserts(mbpp_folder, sandbox):
 
 
 def measurement(tmp_path, sandbox, num_questions=3, num_samples=1, **mbpp):
-    mbpp = {"source": "builtin", **mbpp, "num_questions": num_questions, "max_completion_length": 4}
+    mbpp = {"source": "builtin", **mbpp, "max_completion_length": 4}
     overrides = {
         "mbpp": mbpp,
-        "evaluation": {"num_samples": num_samples},
+        "evaluation": {"num_samples": num_samples, "num_questions": num_questions},
         "output_dir": str(tmp_path / "run"),
     }
     params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})

@@ -29,7 +29,7 @@ def test_the_metrics_are_the_mean_over_problems_and_the_problems_solved():
 
 def test_a_summary_has_each_pass_at_k_of_the_programs_that_ran():
     samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *LUCKY), a_sample(2, 0, *LUCKY), a_sample(2, 1, *BAD)]
-    summary = summarize(samples, (1, 2))
+    summary = summarize(samples)
     assert summary["pass_at"]["1"]["value"] == 0.25  # (1/2 + 0) / 2
     assert summary["pass_at"]["2"]["value"] == 0.5  # (1 + 0) / 2
     assert summary["outcomes"] == {"passed": 1, "wrong": 3}
@@ -43,11 +43,14 @@ def test_an_error_that_most_programs_share_is_in_the_summary_and_its_headline(tm
     error = "NameError: name 'python' is not defined"
     failed = replace(a_sample(2, 0, None, status="runtime_error"), error=error)
     save_evaluation(
-        tmp_path / "results.json", [a_sample(1, 0, *GOOD), failed, failed], params={}, settings={}
+        tmp_path / "results.json",
+        [a_sample(1, 0, *GOOD), failed, replace(failed, task_id=3)],
+        params={},
+        settings={},
     )
     saved = json.loads((tmp_path / "results.json").read_text())
     rate, cut, outcomes, warning = saved["headline"]
-    assert rate.startswith("pass@1 0.500 [") and outcomes == "outcomes: 2 runtime error, 1 passed"
+    assert rate.startswith("pass@1 0.333 [") and outcomes == "outcomes: 2 runtime error, 1 passed"
     assert saved["summary"]["warnings"] == [warning] and "67%" in warning and f"(2 of 3): {error}" in warning
 
 
@@ -77,7 +80,11 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
 
 def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
     samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD)]
-    pass_at = summarize(samples, (1, 2))["pass_at"]
+    pass_at = summarize(samples)["pass_at"]
     assert (pass_at["1"]["value"], pass_at["1"]["num_problems"]) == (0.25, 2)
     assert (pass_at["2"]["value"], pass_at["2"]["num_problems"]) == (1.0, 1)
-    assert refused(summarize, samples, (3,)).startswith("evaluation.k = 3: ")
+    assert list(summarize(samples + [a_sample(1, n, *BAD) for n in range(2, 40)])["pass_at"]) == [
+        "1",
+        "10",
+        "40",
+    ]

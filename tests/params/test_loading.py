@@ -51,9 +51,9 @@ def test_the_older_environment_names_still_work_and_the_newer_ones_overrule_them
     dataset = tmp_path / "mbpp.jsonl"
     dataset.write_text("")
     params = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", MBPP_DATASET_PATH=str(dataset))
-    assert (params.mbpp.num_questions, params.mbpp.path) == (10, str(dataset))
-    both = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", RLNB_MBPP__NUM_QUESTIONS="11")
-    assert both.mbpp.num_questions == 11
+    assert (params.evaluation.num_questions, params.mbpp.path) == (10, str(dataset))
+    both = with_environment(MBPP_EVAL_NUM_QUESTIONS="10", RLNB_EVALUATION__NUM_QUESTIONS="11")
+    assert both.evaluation.num_questions == 11
     assert with_environment(MBPP_EVAL_NUM_QUESTIONS="", MBPP_DATASET_PATH="") == with_environment()
 
 
@@ -123,7 +123,7 @@ def test_the_table_names_value_source_and_help_of_every_field(tmp_path):
     )
     assert rows["training.max_steps"].value == "7"
     assert rows["seed"].source == "parameters cell"
-    assert rows["mbpp.num_questions"].source == "environment variable MBPP_EVAL_NUM_QUESTIONS"
+    assert rows["evaluation.num_questions"].source == "environment variable MBPP_EVAL_NUM_QUESTIONS"
     assert rows["evaluation.num_samples"].source == "default"
     assert rows["evaluation.enabled"].value == "true"
 

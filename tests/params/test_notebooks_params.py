@@ -61,7 +61,6 @@ CONTRADICTIONS = {
         "writer.base_url=http://h/v1": "writer.served_model",
         "writer.base_url=h:1 writer.served_model=m": "writer.base_url",
         "writer.samples_path=no": "writer.samples_path",
-        "evaluation.k=[1,5]": "evaluation.k",
         "evaluation.temperature=0 evaluation.num_samples=5": "evaluation.num_samples",
     },
     "gpt_oss_2048": {
