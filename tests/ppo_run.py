@@ -9,7 +9,7 @@ from rlnb.policy import load_policy
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.ppo.training import PpoRun, load_playable_curriculum, make_ppo_run, train
 from rlnb.run.checkpoints import latest_checkpoint
-from rlnb.run.tracking import read_metrics
+from rlnb.run.tracking import open_run_tracker, read_metrics
 
 
 def params_of(cache_dir: Path, **sections) -> PpoOpenspielParams:
@@ -43,6 +43,6 @@ def train_run(params: PpoOpenspielParams, output_dir: Path, **options) -> list[d
     for name, value in options.items():
         setattr(run, name, value)
     train(run)
-    with run.open_tracker() as tracker:
+    with open_run_tracker(run.params, step=run.state.step) as tracker:
         tracker.report(run.state.step, measure(run))  # an earlier attempt may have been killed before this
     return read_metrics(output_dir / "metrics.jsonl")

@@ -15,7 +15,7 @@ from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
 from rlnb.policy import load_policy
 from rlnb.run.checkpoints import latest_checkpoint
-from rlnb.run.tracking import read_metrics
+from rlnb.run.tracking import open_run_tracker, read_metrics
 from rlnb.selfplay.params import GameRunParams
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayRun, make_self_play_run, train
@@ -98,7 +98,7 @@ def train_run(
         run.before = evaluate(0, None)
     run.measure_step = evaluate
     train(run)
-    with run.open_tracker() as tracker:
+    with open_run_tracker(run.params, step=run.state.step) as tracker:
         tracker.report(run.state.step, evaluate(run.state.step, None))
     return read_metrics(output_dir / "metrics.jsonl")
 

@@ -36,7 +36,7 @@ from rlnb.run.directory import log_line
 from rlnb.run.health import AnswerEnd, Health
 from rlnb.run.memory import memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
-from rlnb.run.tracking import Tracker, open_tracker
+from rlnb.run.tracking import Tracker, open_run_tracker
 
 NUM_PICTURES = 50  # redrawings of the live plot over a run
 SHARES_IN_LOG = {
@@ -92,7 +92,7 @@ def train(
     print(
         f"{trainer.args.max_steps} steps, {f'resuming from {checkpoint}' if checkpoint else 'from the start'}"
     )
-    tracker = open_tracker_of(params, step=checkpoint_step(checkpoint))
+    tracker = open_run_tracker(params, step=checkpoint_step(checkpoint))
     with tracker, StopSignal() as stop, memory_advice(params, doing="training"):
         # Before the other callbacks, so that no evaluation starts in the seconds that are left.
         trainer.callback_handler.callbacks.insert(0, StopOnSignal(stop))
@@ -115,14 +115,8 @@ def report_after(params: NotebookParams, metrics: Mapping[str, float]) -> None:
     """Report metrics of the trained policy, if any, with the run's last step."""
     last_step = value_of(params, "training.max_steps")
     if metrics:
-        with open_tracker_of(params, step=last_step) as tracker:
+        with open_run_tracker(params, step=last_step) as tracker:
             tracker.report(last_step, metrics)
-
-
-def open_tracker_of(params: NotebookParams, *, step: int) -> Tracker:
-    """Return the tracker of a run that has made `step` steps."""
-    tracking = value_of(params, "tracking").model_dump()
-    return open_tracker(params.output_dir, resume_step=step, config=params.model_dump(), **tracking)
 
 
 def check_trained(state: TrainerState) -> None:

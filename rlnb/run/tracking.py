@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
+from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import cut_rows, read_rows
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def open_tracker(
     if wandb == "offline":
         _rewrite_offline_run(directory, wandb_run, read_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
+
+
+def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
+    """Return the tracker of a run that has made `step` steps; see `open_tracker`."""
+    tracking = value_of(params, "tracking").model_dump()
+    return open_tracker(params.output_dir, resume_step=step, config=params.model_dump(), **tracking)
 
 
 def peak_memory() -> dict[str, float | None]:

@@ -30,7 +30,7 @@ from rlnb.run.directory import cut_rows, log_line
 from rlnb.run.health import Health, check_alarms
 from rlnb.run.memory import memory_advice
 from rlnb.run.stop_signal import SaveTimer, StopSignal
-from rlnb.run.tracking import Tracker, open_tracker
+from rlnb.run.tracking import Tracker, open_run_tracker
 from rlnb.sandbox import Sandbox
 from rlnb.selfplay.arena import Arena, ArenaEvaluation
 from rlnb.selfplay.batch import Learner
@@ -81,11 +81,6 @@ class GameRun(Generic[AnyParams, AnyState]):
         """A line for every game of the run, as `FinishedGame.as_record`."""
         return self.output_dir / GAMES_FILE
 
-    def open_tracker(self) -> Tracker:
-        tracking = self.params.tracking.model_dump()
-        config = self.params.model_dump()
-        return open_tracker(self.output_dir, resume_step=self.state.step, config=config, **tracking)
-
     def steps(self) -> Iterator[int]:
         """Yield the number of updates so far before each update that is left; `log` completes it.
 
@@ -102,7 +97,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         if rank() == 0:
             cut_rows(self.games_file, after=self.state.step)
         self.stop, self.health, self.timer, self.is_stopping = StopSignal(), Health(), SaveTimer(), False
-        with self.open_tracker() as self.tracker, self.stop:
+        with open_run_tracker(self.params, step=self.state.step) as self.tracker, self.stop:
             if self.before and self.state.step == 0:
                 self.tracker.report(0, self.before)
             if 0 < self.state.step < max_steps and self.params.evaluation.is_due(self.state.step):
@@ -201,7 +196,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         if label == "before":
             self.before = metrics  # reported when training starts
         else:
-            with self.open_tracker() as tracker:
+            with open_run_tracker(self.params, step=self.state.step) as tracker:
                 tracker.report(self.state.step, metrics)
         return played, solved
 
