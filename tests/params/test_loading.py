@@ -11,7 +11,7 @@ from refusals import NOTEBOOK, with_environment, with_set
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
 from rlnb.params import describe_params, dump_yaml, load_params, parse_set
-from rlnb.params.loading import MODELS, ShownParameter, list_fields, load_model_class
+from rlnb.params.loading import MODELS, list_fields, load_model_class
 from rlnb.params.reading import find_field
 
 
@@ -19,14 +19,6 @@ def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
     path = folder / "params.yaml"
     path.write_text(dump_yaml(params))
     return str(path)
-
-
-def test_a_tilde_is_the_home_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for notebook in MODELS:
-        params = load_params(notebook, profile="default", overrides={"output_dir": "~/x"}, environ={})
-        assert params.output_dir == f"{tmp_path}/x", notebook
-    assert with_set("model.cache_dir=~/models").model.cache_dir == f"{tmp_path}/models"
 
 
 def test_profile_auto_is_the_one_for_this_machine(monkeypatch):
@@ -70,13 +62,6 @@ def test_environment_values_have_the_type_of_their_field():
     assert params.model.lora_target_modules == ("q_proj", "v_proj")
 
 
-def test_a_number_needs_no_dot_wherever_it_is_given(project):
-    assert project("training: {learning_rate: 1e-5}").training.learning_rate == 1e-5
-    assert with_set("training.learning_rate=1E-5").training.learning_rate == 1e-5
-    temperature = project("training: {temperature: 1}").training.temperature
-    assert (temperature, type(temperature)) == (1.0, float)
-
-
 def test_assignments_add_up_and_the_last_of_a_field_counts():
     params = with_set("seed=1", "training.max_steps=2", "training.resume=never", "seed=3")
     assert (params.seed, params.training.max_steps, params.training.resume) == (3, 2, "never")
@@ -118,18 +103,13 @@ def test_the_table_names_value_source_and_help_of_every_field(tmp_path):
     environ = {"MBPP_EVAL_NUM_QUESTIONS": "3", "RLNB_TRAINING__MAX_STEPS": "7"}
     params = load_params(NOTEBOOK, profile=str(path), environ=environ, overrides={"seed": 1})
     rows = {row.field: row for row in describe_params(params)}
-    assert rows["training.learning_rate"] == ShownParameter(
-        "training.learning_rate", "1.0e-5", f"{path}:3", "Peak learning rate of AdamW"
-    )
+    assert rows["training.learning_rate"].value == "1.0e-5"
+    assert rows["training.learning_rate"].source == f"{path}:3"
     assert rows["training.max_steps"].value == "7"
     assert rows["seed"].source == "parameters cell"
     assert rows["evaluation.num_questions"].source == "environment variable MBPP_EVAL_NUM_QUESTIONS"
     assert rows["evaluation.num_samples"].source == "default"
-    assert rows["evaluation.enabled"].value == "true"
-
-
-def test_every_field_says_what_it_is():
-    assert [row.field for row in describe_params(GrpoCodeExecutionParams()) if not row.help] == []
+    assert all(row.help for row in rows.values())
 
 
 def test_a_short_name_stands_for_the_only_field_of_that_name_or_for_section_and_field():

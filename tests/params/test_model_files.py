@@ -44,7 +44,6 @@ def told(folder: Path, **sections: dict) -> str:
     [
         ("qwen2.5-coder:0.5b", "neither a path"),  # ollama's
         ("https://huggingface.co/Qwen/Qwen2.5-0.5B", "neither a path"),
-        ("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "without -GGUF"),
         ("outputs/run/model", "neither a path"),
         ("my model", "neither a path"),
     ],
@@ -63,8 +62,8 @@ def test_a_home_is_expanded_in_every_field_with_a_path(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").touch()
-    fields = ("model.id", "model.adapters", "model.cache_dir", "tasks.jsonl_path", "mbpp.path", "output_dir")
-    fields += ("training.resume",)
+    fields = ("model.id", "model.adapters", "model.cache_dir", "tasks.jsonl_path", "mbpp.path", "output_dir",
+              "training.resume")  # fmt: skip
     (folder.parent / "tasks.jsonl").touch()
     for field in fields:
         name = "tasks.jsonl" if field == "tasks.jsonl_path" else "my model"
@@ -97,6 +96,7 @@ def test_gguf_files_are_refused_with_the_remedy(folder):
     assert "GGUF files are not read" in told(folder)
     for model_id in (str(file), "model.Q8_0.GGUF", "owner/model-GGUF"):
         assert "safetensors" in refused(with_cell, {"model": {"id": model_id}})
+    assert "without -GGUF" in refused(with_cell, {"model": {"id": "owner/model-GGUF"}})
 
 
 @pytest.mark.parametrize("named_by", ["generation_config.json", "config.json", "tokenizer_config.json"])

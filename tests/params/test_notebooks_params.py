@@ -50,16 +50,13 @@ CONTRADICTIONS = {
     "grpo_code_game": {
         "opponent.base_url=http://h:8000/v1": "opponent.model_id",
         "opponent.model_id=me/mine": "opponent.model_id",
-        f"{SERVED} opponent.base_url=h:8000": "opponent.base_url",
         f"{SERVED} reward.preset=graded": "reward.preset",
         f"{SERVED} opponent.refresh_steps=5": "opponent.refresh_steps",
         "opponent.refresh_steps=91": "opponent.refresh_steps",
         "evaluation.enabled=false evaluation.control=true": "evaluation.control",
-        "vllm.enabled=true vllm.max_model_len=700": "vllm.max_model_len",
     },
     "mbpp_eval": {
         "writer.base_url=http://h/v1": "writer.served_model",
-        "writer.base_url=h:1 writer.served_model=m": "writer.base_url",
         "writer.samples_path=no": "writer.samples_path",
         "evaluation.temperature=0 evaluation.num_samples=5": "evaluation.num_samples",
     },

@@ -23,7 +23,7 @@ from transformers import (
 from rlnb.errors import ParamsError
 from rlnb.params.bases import find_base
 from rlnb.params.sections import ModelParams
-from rlnb.policy import Policy, generate, load_policy, model_directory, save_adapters
+from rlnb.policy import Policy, generate, load_policy, model_directory
 from rlnb.policy.export import (
     ExportFailed,
     LogitDifference,
@@ -110,16 +110,6 @@ def test_the_policy_trains_on_as_if_nothing_had_been_exported(policy, cache_dir,
     tokens = policy.tokenizer("def f(n):", return_tensors="pt")
     policy.model(**tokens, labels=tokens["input_ids"]).loss.backward()
     assert all(p.grad is not None for p in policy.model.parameters() if p.requires_grad)
-
-
-def test_adapters_that_name_unsloths_copy_in_4_bits_belong_to_the_model(policy, cache_dir, tmp_path):
-    adapters = save_adapters(policy, tmp_path / "adapters")
-    config = json.loads((adapters / "adapter_config.json").read_text())
-    config["base_model_name_or_path"] = f"unsloth/{Path(policy.source).name}-bnb-4bit".upper()
-    (adapters / "adapter_config.json").write_text(json.dumps(config))
-    (adapters / "base_model.json").unlink()
-    again = load_policy(model_params(cache_dir, adapters=str(adapters)), is_trained=False)
-    assert difference(again, policy).largest < ROUNDING
 
 
 @pytest.mark.parametrize(

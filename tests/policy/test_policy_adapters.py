@@ -59,14 +59,13 @@ def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Pol
     assert all("lora" in name for name in earlier)
     applied_to = snapshot.applied_to  # as an opponent holds it
     train_by_hand(tiny, seed=1)
-    weights, earlier_answer = copy_weights(tiny), answer(tiny)
+    weights = copy_weights(tiny)
     assert same(snapshot.values, earlier) and not same(weights, earlier)
     snapshot.move_towards(tiny, 1.0)
     snapshot.save(tmp_path / "values.safetensors")
     train_by_hand(tiny, seed=2)
-    assert answer(tiny) != earlier_answer
     with applied_to(tiny):
-        assert answer(tiny) == earlier_answer
+        assert same(copy_weights(tiny), weights)
     snapshot.restore(tiny)
     assert same(copy_weights(tiny), weights)
     train_by_hand(tiny, seed=3)

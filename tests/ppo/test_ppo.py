@@ -12,11 +12,11 @@ import torch
 from ppo_run import make_run, params_of, train_run
 from pytest import approx
 from scripted_play import X_WINS, Scripted, any_legal, line
-from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of, send_sigterm
+from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of
 from tiny_actor import tiny_actor
 
 from rlnb.advantages.gae import gae, turn_columns
-from rlnb.errors import ParamsError, Preempted
+from rlnb.errors import ParamsError
 from rlnb.games.text_games import load_game
 from rlnb.ppo.training import (
     PpoState,
@@ -79,32 +79,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, whole_run
     train_run(params, tmp_path)
     directory, _ = whole_run
     assert rows_of(tmp_path) == rows_of(directory)
-    stages = [{"name": "first", "games": ["kuhn_poker"], "threshold": 0.02}]
-    with pytest.raises(ParamsError, match=r"curriculum\.stages "):
-        train_run(params_of(cache_dir, curriculum={"stages": stages}), tmp_path)
     assert (tmp_path / "games.jsonl").read_bytes() == (directory / "games.jsonl").read_bytes()
     assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(directory, 4)) == []
-
-
-def test_a_signal_during_an_interval_evaluation_stops_the_run_with_the_step_saved(
-    cache_dir, whole_run, tmp_path
-):
-    params, begun = params_of(cache_dir, training={"save_steps": 100}), []
-
-    def measure_step(step: int) -> dict[str, float]:
-        begun.append((step, checkpoint_step(latest_checkpoint(tmp_path))))
-        send_sigterm()
-        raise AssertionError("it went on")
-
-    torch.manual_seed(0)
-    for _ in range(2):  # in the evaluation of step 2, then in the one that the next attempt makes up
-        with pytest.raises(Preempted, match="SIGTERM"):
-            train_run(params, tmp_path, measure_step=measure_step)
-        assert [row["step"] for row in rows_of(tmp_path)] == [0, 1, 2]  # no further step
-    assert begun == [(2, 2), (2, 2)]
-    train_run(params, tmp_path)
-    assert rows_of(tmp_path) == rows_of(whole_run[0])
-    assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(whole_run[0], 4)) == []
 
 
 def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cache_dir):

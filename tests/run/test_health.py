@@ -105,12 +105,12 @@ def test_each_alarm_is_raised_beyond_its_limit_and_not_at_it():
 
 def test_the_run_is_stopped_after_consecutive_updates_with_the_same_alarm(monkeypatch):
     monkeypatch.setattr(health, "ALARM_PATIENCE", 3)
-    state, training = RunState(first_length=100.0), UpdateParams()
+    state, training = RunState(), UpdateParams()
     # Twice, a quiet one, twice with another alarm meanwhile, then the third in a row.
     for changes in [INVALID, INVALID, {}, INVALID, {**INVALID, **FLAT}]:
         state = state.advance(QUIET | changes, training)
         check_alarms(state.alarms, QUIET | changes, first_length=100.0)
-    assert state.alarms == {"invalid": 2, "entropy": 1}
+    assert (state.alarms, state.first_length) == ({"invalid": 2, "entropy": 1}, 100.0)
     state = state.advance(QUIET | INVALID, training)
     assert state.alarms == {"invalid": 3}
     with pytest.raises(TrainingDiverged, match="^for 3 updates in a row 75%"):

@@ -1,7 +1,6 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
 import errno
-import io
 import os
 import signal
 import subprocess
@@ -245,14 +244,3 @@ def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
     start_papermill("import time\nfor step in range(100):\n    print(step)\n    time.sleep(.1)")
     out = tmp_path / "out.ipynb"
     wait_for(lambda: out.exists() and '"1\\n"' in out.read_text())
-
-
-def test_progress_is_told_on_the_terminal_at_each_tenth(tmp_path):
-    show = "from rlnb.display.progress import progress_bar\nshow = progress_bar('written')\n"
-    count = "import time\nfor n in range(1, 41):\n    show(n, 40)\n    time.sleep(0.03)"
-    terminal = io.StringIO()
-    notebook = run_here(tmp_path, show + count, stdout_file=terminal)
-    lines = [line for line in terminal.getvalue().splitlines() if line.startswith("written ")]
-    assert 3 <= len(lines) <= 10 and lines[-1] == "written 40/40"
-    (bar,) = notebook.cells[0].outputs
-    assert bar.data["text/plain"] == "written 40/40"
