@@ -44,14 +44,11 @@ sys.exit(task.wait() % 256)
 def cluster(tmp_path: Path) -> Path:
     """A submit directory with an rlnb that exits 85 on a signal and an scontrol that notes its arguments."""
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    scontrol = (
-        '#!/bin/sh\nif [ "$1" = show ]; then cat reason; else echo "$@" >> requests; exit $(cat code); fi\n'
-    )
+    scontrol = '#!/bin/sh\nif [ "$1" = show ]; then cat reason; else echo "$@" >> requests; fi\n'
     for name, text in [(".venv/bin/rlnb", f"#!{sys.executable}\n{RUN}"), ("scontrol", scontrol)]:
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "reason").write_text("JobState=COMPLETING Reason=None Restarts=0")
-    (tmp_path / "code").write_text("0")
     return tmp_path
 
 

@@ -2,7 +2,6 @@
 
 import ast
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from refusals import refused
@@ -173,7 +172,7 @@ def test_any_statement_can_stand_in_the_head_that_a_body_completes(statement):
     assert (ast.get_docstring(ast.parse(head).body[0]) or "").startswith(statement)
 
 
-def test_a_chat_needs_a_template(cache_dir: Path):
+def test_a_chat_needs_a_template():
     tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.chat_template = None
     assert "model.id: " in refused(Chat(tokenizer).ask, "Why?")

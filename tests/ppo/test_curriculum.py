@@ -38,13 +38,12 @@ HARD = {
 }
 
 
-def params(*stages: dict, game: dict | None = None, **changes) -> PpoOpenspielParams:
-    curriculum = {"stages": stages or (EASY, CARDS, HARD), **changes}
-    return PpoOpenspielParams.model_validate({"curriculum": curriculum, "game": game or {}})
+def params(*stages: dict) -> PpoOpenspielParams:
+    return PpoOpenspielParams.model_validate({"curriculum": {"stages": stages or (EASY, CARDS, HARD)}})
 
 
-def curriculum(*stages: dict, **changes):
-    return load_curriculum(params(*stages, **changes))
+def curriculum(*stages: dict):
+    return load_curriculum(params(*stages))
 
 
 def results(*scores: float, is_fresh: bool = True, counts: bool = True, seat: int = 0) -> list[GameResult]:

@@ -4,16 +4,14 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from ppo_run import make_run, params_of, train_run
 from pytest import approx
-from scripted_play import X_WINS, Scripted, any_legal, line
+from scripted_play import X_WINS, line
 from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of
-from tiny_actor import tiny_actor
 
 from rlnb.advantages.gae import gae, turn_columns
 from rlnb.errors import ParamsError
@@ -23,7 +21,6 @@ from rlnb.ppo.training import (
     load_playable_curriculum,
     make_ppo_batch,
     next_state,
-    normalize_advantages,
     weigh_turns,
 )
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
@@ -116,21 +113,6 @@ def test_games_weigh_the_same_whatever_their_length():
     weights = weigh_turns(trajectories, weigh="games", mean_length=3.5)
     assert weights.tolist() == approx([3.5 / 4] * 4 + [3.5 / 3] * 3)
     assert weights.mean() == approx(1.0)
-
-
-def test_a_batch_has_the_advantages_and_weights_that_are_asked_for(cache_dir):
-    games = play_games(
-        self_play_episodes(load_game("tic_tac_toe"), 3, seed=0), {"policy": Scripted(any_legal)}
-    )
-    trajectories = [trajectory for game in games for trajectory in game.trajectories]
-    raw = gae(*turn_columns(trajectories), lam=0.95)
-    mean = float(np.mean([len(trajectory.turns) for trajectory in trajectories]))
-    weights = weigh_turns(trajectories, weigh="games", mean_length=mean)
-    training = params_of(cache_dir, training={"weigh": "games"}).training
-    batch = make_ppo_batch(trajectories, raw, SimpleNamespace(training=training, actor=tiny_actor(cache_dir)))
-    assert batch.weights_b.tolist() == approx(weights.tolist())
-    expected = normalize_advantages(raw, weights)
-    assert batch.advantages_b.tolist() == approx(expected.tolist(), abs=1e-4)
 
 
 def test_the_loss_reads_the_policy_at_the_temperature_of_play(cache_dir):

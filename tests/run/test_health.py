@@ -16,7 +16,7 @@ from rlnb.selfplay.checkpoints import RunState
 from rlnb.selfplay.params import UpdateParams
 
 QUIET = {"play/invalid_share": 0.1, "entropy": 0.5, "play/completion_tokens": 100.0}
-INVALID, FLAT, SHORT = {"play/invalid_share": 0.75}, {"entropy": 5e-5}, {"play/completion_tokens": 6.0}
+INVALID, FLAT = {"play/invalid_share": 0.75}, {"entropy": 5e-5}
 
 
 def warnings_of(rows: list[dict[str, float]]) -> list[str]:
@@ -40,8 +40,8 @@ def test_the_first_step_warns_of_what_nothing_is_learned_from():
     assert "75%" in invalid and "game.acting = constrained" in invalid
 
 
-def ends_of(reason: str = "", **counts: int) -> list[AnswerEnd]:
-    return [AnswerEnd(outcome, reason) for outcome, count in counts.items() for _ in range(count)]
+def ends_of(**counts: int) -> list[AnswerEnd]:
+    return [AnswerEnd(outcome, "") for outcome, count in counts.items() for _ in range(count)]
 
 
 @pytest.mark.parametrize("metric", health.SATURATED)
@@ -117,15 +117,15 @@ def test_the_run_is_stopped_after_consecutive_updates_with_the_same_alarm(monkey
         check_alarms(state.alarms, QUIET | INVALID, first_length=100.0)
 
 
-def on_a_gpu(notebook: str, profile: str = "default", **sections):
-    """The parameters as they are on an A100."""
-    params = load_params(notebook, profile=profile, overrides=sections, environ={})
+def on_a_gpu(**sections):
+    """The parameters of self-play as they are on an A100."""
+    params = load_params("spiral_self_play", profile="default", overrides=sections, environ={})
     machine = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
     return resolve(params, recommend(machine, environ={}), environ={})
 
 
 def test_lack_of_memory_names_three_settings_in_order_with_their_values():
-    params = on_a_gpu("spiral_self_play", model={"load_in_4bit": False})
+    params = on_a_gpu(model={"load_in_4bit": False})
     with pytest.raises(OutOfMemory) as stopped, memory_advice(params, doing="training"):
         raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
     assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in str(
@@ -135,7 +135,7 @@ def test_lack_of_memory_names_three_settings_in_order_with_their_values():
 
 def test_lack_of_memory_names_no_setting_that_changes_nothing():
     """No 4 bits where all weights are trained, nothing of MBPP where it is not measured."""
-    params = on_a_gpu("spiral_self_play", model={"lora_rank": 0}, mbpp={"enabled": False})
+    params = on_a_gpu(model={"lora_rank": 0}, mbpp={"enabled": False})
     with pytest.raises(OutOfMemory) as stopped, memory_advice(params):
         raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
     assert "game.batch_size" in str(stopped.value)

@@ -7,20 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
-from scripted_play import X_WINS, line
+from scripted_play import X_WINS, line, one_game
 
 from rlnb.advantages.gae import gae
 from rlnb.advantages.group import group_advantages
 from rlnb.advantages.leave_one_out import leave_one_out
 from rlnb.advantages.role import role_advantages
-from rlnb.games.text_games import load_game
 from rlnb.ppo.training import normalize_advantages
 from rlnb.selfplay.rollouts import (
     FinishedGame,
-    GameRules,
     collect_trajectories,
-    play_games,
-    self_play_episodes,
 )
 from rlnb.spiral.training import ESTIMATORS, GAE_LAMBDA
 
@@ -121,29 +117,19 @@ def test_equal_advantages_become_0_and_turns_without_weight_stay():
     assert normalize_advantages([], []).tolist() == []
 
 
-TICTACTOE = load_game("tic_tac_toe")
-X_PLIES, O_PLIES = (0, 2, 4, 6), (1, 3, 5)
-
-
 def compute(games, baselines, kind: str) -> tuple[list[float], dict[str, float]]:
     advantages, moved = ESTIMATORS[kind](collect_trajectories(games), baselines)
     return advantages.tolist(), moved
 
 
-def reward(event: str, seat_return: float) -> float:
-    return {"end": seat_return, "invalid": -1.5, "forfeit": 0.0, "opponent_forfeit": 0.5}[event]
-
-
-def game(*, spoken=None, **rules) -> FinishedGame:
-    """X wins with its fourth move, unless something else is said."""
-    episodes = self_play_episodes(TICTACTOE, 1, seed=0)
-    player = line(X_WINS, spoken=spoken)
-    return play_games(episodes, {"policy": player}, rules=GameRules(reward=reward, **rules))[0]
+def game() -> FinishedGame:
+    """X wins with its fourth move."""
+    return one_game(line(X_WINS))
 
 
 def mirrored() -> FinishedGame:
     """O wins after six moves: X 0, O 3, X 1, O 4, X 8, O 5."""
-    return play_games(self_play_episodes(TICTACTOE, 1, seed=0), {"policy": line((0, 3, 1, 4, 8, 5))})[0]
+    return one_game(line((0, 3, 1, 4, 8, 5)))
 
 
 def valued(played: FinishedGame, values: dict[int, float]) -> FinishedGame:

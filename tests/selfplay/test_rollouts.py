@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from pytest import approx
-from scripted_play import X_WINS, Scripted, any_legal, line
+from scripted_play import X_WINS, Scripted, any_legal, line, one_game, spiral_reward
 
 from rlnb.games.opponents import load_opponent
 from rlnb.games.text_games import load_game
@@ -12,17 +12,6 @@ from rlnb.selfplay.rollouts import GameRules, paired_episodes, play_games, self_
 
 TICTACTOE = load_game("tic_tac_toe")
 KUHN = load_game("kuhn_poker")
-
-
-def spiral_reward(event: str, seat_return: float) -> float:
-    return {"end": seat_return, "invalid": -1.5, "forfeit": 0.0, "opponent_forfeit": 0.5}[event]
-
-
-def one_game(player, *, game=TICTACTOE, reward=spiral_reward, **rules):
-    (played,) = play_games(
-        self_play_episodes(game, 1, seed=0), {"policy": player}, rules=GameRules(reward=reward, **rules)
-    )
-    return played
 
 
 def rewards(played) -> list[list[float]]:
@@ -41,21 +30,21 @@ def test_a_game_is_played_to_its_end_and_its_result_comes_with_the_last_turns():
 
 
 @pytest.mark.parametrize(
-    "spoken, rules, num_moves, forfeit, expected",
+    "spoken, num_moves, expected",
     [
-        ({2: ["\\boxed{0}"]}, {}, 2, 0, [[0, -1.5], [0.5]]),  # illegal
-        ({0: ["I do not know"]}, {}, 0, 0, [[-1.5]]),  # the other seat had no turn
+        ({2: ["\\boxed{0}"]}, 2, [[0, -1.5], [0.5]]),  # illegal
+        ({0: ["I do not know"]}, 0, [[-1.5]]),  # the other seat had no turn
     ],
 )
-def test_an_answer_without_a_legal_move_is_paid_for_and_forfeits(spoken, rules, num_moves, forfeit, expected):
-    played = one_game(line(X_WINS, spoken=spoken), **rules)
-    assert (played.history, played.forfeit) == (X_WINS[:num_moves], forfeit)
-    assert played.returns == ((-1.0, 1.0) if forfeit == 0 else (1.0, -1.0))
+def test_an_answer_without_a_legal_move_is_paid_for_and_forfeits(spoken, num_moves, expected):
+    played = one_game(line(X_WINS, spoken=spoken))
+    assert (played.history, played.forfeit) == (X_WINS[:num_moves], 0)
+    assert played.returns == (-1.0, 1.0)
     assert rewards(played) == expected
 
 
 def test_a_forfeit_loses_the_most_that_can_be_lost():
-    assert one_game(Scripted(lambda request: "nothing"), game=KUHN).returns == (-2.0, 2.0)
+    assert one_game(Scripted(lambda request: "nothing"), name="kuhn_poker").returns == (-2.0, 2.0)
 
 
 def test_in_the_place_of_an_invalid_answer_a_random_move_is_made():

@@ -29,8 +29,6 @@ from rlnb.spiral.training import spiral_loss
 
 # Games whose ids have one token, two (one beginning another), and answers of three free tokens.
 KINDS = {"kuhn_poker": False, "nim": False, "tic_tac_toe": True}
-# Short enough for each step to do what its gradient says, whatever the weights.
-SMALL_STEPS = {"learning_rate": 2e-6, "final_learning_rate": 2e-6}
 
 
 @pytest.fixture(scope="module")
