@@ -1,4 +1,7 @@
-"""Role-conditioned advantage estimation (RAE): a return minus the running mean of its role."""
+"""Role-conditioned advantage estimation (RAE): a return minus the running mean of its role.
+
+A run keeps the means in the state of rlnb/spiral/training.py, by which they are saved and resumed.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The settings to choose on a machine where the parameters leave them open."""
+"""The settings to choose on a machine where the parameters leave them open; by GPU they are in table.py."""
 
 import os
 import re
