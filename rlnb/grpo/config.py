@@ -47,7 +47,10 @@ def check_as_asked(config: trl.GRPOConfig, settings: Mapping[str, object]) -> No
 
 
 def settings_of_machine(params: NotebookParams, policy: Policy) -> dict[str, object]:
-    """Return the arguments of GRPOConfig that do not change what is learned: files, precision, logs, vLLM."""
+    """Return the arguments of GRPOConfig that do not change what is learned: files, precision, logs, vLLM.
+
+    With vLLM it names the policy's model by its directory, from which vLLM loads it.
+    """
     training: TrainingParams = value_of(params, "training")
     use_gpu = policy.device.type == "cuda"
     settings: dict[str, object] = {
