@@ -3,8 +3,8 @@
 A completion is judged twice: once as a script, as its writer meant it, and once by calls of its function
 after the script's end, whose results are compared in this process. The expected results are never sent to
 the program's process, so nothing that it prints can make a wrong function right. At the sandbox's level
-"basic" reads are not restricted: a program can search the disk for their source
-(a file of tasks); from "standard" on it cannot. What a judgement is worth says the notebook's cell `reward`.
+"basic" reads are not restricted: a program can search the disk for their source (a file of tasks); from
+"standard" on it cannot. The notebook's cell `reward` says what a judgement earns.
 """
 
 import math

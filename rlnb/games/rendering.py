@@ -1,4 +1,7 @@
-"""A game of OpenSpiel as text: the prompt of the player to move, and how its answer is read."""
+"""A game of OpenSpiel as text: the prompt of the player to move, and how its answer is read.
+
+The words of tic-tac-toe, connect four, Nim, Kuhn and Leduc are in rendering_words.py.
+"""
 
 import re
 from collections.abc import Mapping

@@ -2,7 +2,8 @@
 
 Later ones win: default.yaml, <profile>.yaml, environment, overrides. A file that `dump_yaml` wrote holds all
 values of its run, also those from the environment, and is read alone, so that a resumed run does not change.
-All problems are reported at once, one per line: place, field, value, reason, remedy.
+All problems are reported at once, one per line: place, field, value, reason, remedy. reading.py splits
+`--set a.b=c` and reads its value.
 """
 
 import importlib

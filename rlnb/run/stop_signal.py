@@ -1,4 +1,8 @@
-"""When a training loop saves: after minutes, and after SIGTERM or SIGUSR1, which stop it."""
+"""When a training loop saves: after minutes, and after SIGTERM or SIGUSR1, which stop it.
+
+The signal comes from papermill_engine/engine.py, which passes it on to the kernel; the checkpoint is saved by
+`StopOnSignal` in grpo/training.py and by `GameRun` in selfplay/run.py.
+"""
 
 import signal
 import time
