@@ -81,16 +81,19 @@ def resolve(
 ) -> SomeParams:
     """Return the parameters with each "auto" replaced by what is recommended; given values stay.
 
-    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is.
+    training.resume keeps its "auto", since only the run's directory tells which checkpoint that is, and
+    model.offload_embedding under unsloth, which decides by the memory that is free.
     """
     model_params, mbpp = getattr(params, "model", None), resolve_mbpp(params)
-    dtype = recommendation.dtype
+    dtype, engine = recommendation.dtype, getattr(model_params, "engine", "auto")
+    by_unsloth = (recommendation.engine if engine == "auto" else engine) == "unsloth"
     choices: dict[tuple[str, str], object] = {
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
         ("model", "dtype"): model_params.trained_dtype(dtype) if model_params else dtype,
         ("model", "attention"): "sdpa",
         ("model", "load_in_4bit"): recommendation.load_in_4bit,
+        ("model", "offload_embedding"): "auto" if by_unsloth else False,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,
         ("tracking", "wandb"): _wandb_mode(recommendation, environ),
         ("mbpp", "source"): mbpp and mbpp.source,

@@ -129,7 +129,8 @@ class ModelParams(Section):
     """Attention implementation; auto = sdpa, which is part of torch"""
     load_in_4bit: Switch = "auto"
     """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
-    offload_embedding: bool = described(False, "Keep embeddings in the CPU's memory: saves a GiB (unsloth)")
+    offload_embedding: Switch = "auto"
+    """Keep embeddings in the CPU's memory, by unsloth: saves a GiB; auto = where it finds memory tight"""
     check_memory: bool = described(True, "Refuse a run that by estimate does not fit; false = only say so")
     adapters: str = described("", "Trained adapters to begin with: a run's adapters/ or a checkpoint of it")
     lora_rank: int = described(16, "Rank of the LoRA adapters", ge=1, le=1024)

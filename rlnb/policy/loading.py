@@ -62,7 +62,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Return where the decoder is; unsloth's `offload_embedding` leaves the first parameter on the CPU."""
+        return self.model.device
 
     def num_parameters(self) -> tuple[int, int]:
         """Return the numbers of trained and of all parameters, those of 4 bits counted each."""

@@ -182,7 +182,7 @@ def weight_bytes(model: ModelParams, sizes: ModelSizes) -> float:
     """Return the bytes of a model's weights in the precision that is asked for."""
     number_bytes, ends, by_unsloth = BYTES[model.dtype], sizes.embeddings, model.engine == "unsloth"
     inner = sizes.parameters - ends
-    if model.offload_embedding and by_unsloth:
+    if model.offload_embedding is True and by_unsloth:
         ends = min(ends, sizes.vocabulary * sizes.width)  # the head stays, also where it is the same matrix
     if model.load_in_4bit is not True:
         return (inner + ends) * number_bytes

@@ -9,6 +9,7 @@ import pretended_gpu
 
 IS_REAL = pretended_gpu.import_unsloth()
 
+import copy  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
@@ -87,6 +88,20 @@ def test_it_loads_writes_and_scores_as_transformers_does(models, name):
     whole = [score(policy, [prompt], [tail])[0] for prompt, tail in zip(prompts, tails, strict=True)]
     for alone, together in zip(whole, score(policy, prompts, tails), strict=True):
         assert alone.logprobs == pytest.approx(together.logprobs, abs=CLOSE["same"])
+
+
+def test_a_policy_is_where_its_decoder_is_also_with_its_embeddings_on_the_cpu(models):
+    policy = load(models, "gpt_oss", offload_embedding=True)
+    decoder = policy.model.get_base_model()
+    embeddings = decoder.get_input_embeddings()
+    if not IS_REAL:  # where all of it was loaded onto the CPU
+        on_cpu = copy.deepcopy(embeddings)
+        decoder.to("meta").set_input_embeddings(on_cpu)
+    assert next(policy.model.parameters()).device.type == "cpu"
+    assert policy.device.type == ("cuda" if IS_REAL else "meta")
+    if IS_REAL:
+        written = generate(policy, PROMPTS, max_new_tokens=6, temperature=0)
+        assert written == generate(load(models, "gpt_oss"), PROMPTS, max_new_tokens=6, temperature=0)
 
 
 def train(models: Path, name: str, output_dir: Path, *, max_steps: int = 3, beta: float = 0.0) -> dict:

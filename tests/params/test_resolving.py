@@ -30,7 +30,7 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     resolved = resolve(GrpoCodeExecutionParams(), recommended(V100), environ=no_login)
     model = resolved.model
     assert (model.id, model.dtype, model.attention) == ("Qwen/Qwen2.5-3B", "float16", "sdpa")
-    assert (model.engine, model.load_in_4bit) == ("transformers", False)
+    assert (model.engine, model.load_in_4bit, model.offload_embedding) == ("transformers", False, False)
     assert resolved.training.gradient_checkpointing is True
     assert resolved.tracking.wandb == "disabled"
     # The directory of the run decides it.

@@ -1,5 +1,6 @@
 """Loading, generating and saving, on the tiny model and once on the embedded one."""
 
+import copy
 import importlib.util
 import json
 import shutil
@@ -51,6 +52,16 @@ def test_fresh_adapters_alone_are_trained_and_depend_on_the_seed_alone(cache_dir
     trained, total = first.num_parameters()
     assert 0 < trained < total
     assert all("lora" in name for name, p in first.model.named_parameters() if p.requires_grad)
+
+
+def test_a_policy_is_where_its_decoder_is_also_with_its_embeddings_on_the_cpu(tiny, monkeypatch) -> None:
+    """As unsloth's `offload_embedding` leaves a model: `device` skips the first parameter."""
+    decoder = tiny.model.get_base_model()
+    embeddings = copy.deepcopy(decoder.get_input_embeddings())
+    decoder.to("meta").set_input_embeddings(embeddings)
+    monkeypatch.setattr(type(decoder), "device", property(lambda model: model.lm_head.weight.device))
+    assert next(tiny.model.parameters()).device.type == "cpu"
+    assert tiny.device.type == "meta"
 
 
 def test_greedy_generation_is_the_same_alone_and_in_a_padded_batch(tiny: Policy) -> None:

@@ -53,6 +53,13 @@ def test_an_applied_snapshot_answers_as_before_and_the_weights_return_in_the_sam
     assert same(copy_weights(tiny), weights)
 
 
+def test_a_loaded_snapshot_is_where_its_weights_are(tmp_path: Path) -> None:
+    WeightSnapshot({"embeddings": torch.ones(2), "head": torch.ones(3)}).save(tmp_path / "saved")
+    snapshot = WeightSnapshot({"embeddings": torch.zeros(2), "head": torch.zeros(3, device="meta")})
+    snapshot.load(tmp_path / "saved")
+    assert [value.device.type for value in snapshot.values.values()] == ["cpu", "meta"]
+
+
 def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Policy, tmp_path: Path) -> None:
     snapshot, earlier = WeightSnapshot.take(tiny), copy_weights(tiny)
     assert list(earlier) == [name for name, weight in tiny.model.named_parameters() if weight.requires_grad]
