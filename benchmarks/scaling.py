@@ -100,12 +100,7 @@ PIPELINES = (
     "grpo_code_execution", "grpo_code_game", "gpt_oss_2048", "spiral_self_play", "ppo_openspiel",
 )  # fmt: skip
 STEPS = ("training.max_steps=4", "training.num_threads=1", "training.games_per_step=256")
-QUIET = (
-    "evaluation.enabled=false",
-    "mbpp.enabled=false",
-    "training.save_steps=100",
-    "tracking.tensorboard=false",
-)
+QUIET = ("evaluation.enabled=false", "mbpp.enabled=false", "training.save_steps=100")
 
 
 class StepEstimate(NamedTuple):

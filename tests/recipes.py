@@ -9,7 +9,7 @@ from rlnb.params.sections import NotebookParams, TrackingParams
 from rlnb.policy import Policy
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-NO_TRACKING = TrackingParams(wandb="disabled", tensorboard=False)
+NO_TRACKING = TrackingParams(wandb="disabled")
 
 
 def read_cells(notebook: str) -> dict[str, str]:

@@ -33,14 +33,12 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "game": {"name": "kuhn_poker"},
         "training": TRAINING,
         "evaluation": {"opponents": ["random"], "num_games": 2},
-        "tracking": {"tensorboard": False},
     },
     "ppo_openspiel": {
         "curriculum": {"stages": STAGES},
         "training": TRAINING,
         "evaluation": {"opponents": ["random"], "interval_games": 2},
         "mbpp": {"enabled": False},
-        "tracking": {"tensorboard": False},
     },
 }
 

@@ -144,7 +144,7 @@ def test_a_finished_run_is_not_run_again_and_an_unfinished_one_not_with_other_pa
     capsys.readouterr()
     assert cli.main(["run", "grpo_code_execution.ipynb", "--out", "here"]) == 0
     assert "finished by attempt 1" in capsys.readouterr().out
-    assert cli.main([*GO_ON, "tracking.tensorboard=false"]) == 0
+    assert cli.main([*GO_ON, "tracking.project=another"]) == 0
     assert cli.main([*GO_ON, "training.learning_rate=1e-4"]) == 2
     assert "training.learning_rate" in capsys.readouterr().err
     write_notebook(NOTEBOOK, "1 / 0")

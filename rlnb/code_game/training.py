@@ -71,7 +71,7 @@ def train_control(
     adapters are put back whatever happens. Raises Preempted and TrainingDiverged like any training.
     """
     directory = Path(params.output_dir, "control")
-    tracking = TrackingParams(wandb="disabled", tensorboard=False)
+    tracking = TrackingParams(wandb="disabled")
     config = copy(trainer.args)
     config.output_dir = str(directory / "checkpoints")
     trained = WeightSnapshot.take(policy)

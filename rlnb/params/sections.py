@@ -225,7 +225,6 @@ class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto = online where a key is found and the network may be used"""
     project: str = described("rlnb", "Weights & Biases project", min_length=1)
-    tensorboard: bool = described(True, "Write TensorBoard files as well; metrics.jsonl is always written")
 
 
 def value_of(params: NotebookParams, field: str) -> Any:

@@ -92,7 +92,6 @@ def open_tracker(
     resume_step: int = 0,
     wandb: str = "disabled",
     project: str = "rlnb",
-    tensorboard: bool = True,
 ) -> Tracker:
     """Return a tracker that writes to output_dir: metrics.jsonl, tensorboard/, and the W&B run's folder.
 
@@ -103,16 +102,15 @@ def open_tracker(
     """
     if rank() != 0:
         return Tracker(Path(os.devnull))
+    from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
+
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "metrics.jsonl"
     cut_rows(path, after=resume_step or -1)
-    writer = wandb_run = None
-    if tensorboard:
-        from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
-
-        # From purge_step on TensorBoard ignores what earlier files of this directory hold.
-        writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
+    # From purge_step on TensorBoard ignores what earlier files of this directory hold.
+    writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
+    wandb_run = None
     if wandb != "disabled":
         wandb_run = _open_wandb(directory, mode=wandb, project=project, config=config)
     if wandb == "offline":

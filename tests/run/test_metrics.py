@@ -9,19 +9,15 @@ import wandb
 from wandb_files import read_wandb_file
 
 from rlnb.run.directory import DamagedRows
-from rlnb.run.tracking import Tracker, open_tracker, read_metrics
+from rlnb.run.tracking import open_tracker, read_metrics
 
 
 def rows_without_times(path):
     return [{k: v for k, v in row.items() if k != "time"} for row in read_metrics(path)]
 
 
-def quiet_tracker(directory, **arguments) -> Tracker:
-    return open_tracker(directory, config={}, tensorboard=False, **arguments)
-
-
 def test_a_report_is_one_line_with_step_time_and_exact_names(tmp_path):
-    with quiet_tracker(tmp_path) as tracker:
+    with open_tracker(tmp_path, config={}) as tracker:
         tracker.report(1, {"reward/avg_batch_reward": np.float32(0.5), "kl": None, "loss": float("nan")})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     row = json.loads(line)
@@ -33,7 +29,7 @@ def test_a_line_torn_by_a_kill_is_dropped_and_reports_of_one_step_are_one_row(tm
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "time": 0, "reward": 0.5}\n{"step": 2, "ti')
     assert rows_without_times(path) == [{"step": 1, "reward": 0.5}]
-    with quiet_tracker(tmp_path, resume_step=1) as tracker:
+    with open_tracker(tmp_path, config={}, resume_step=1) as tracker:
         tracker.report(2, {"reward": 1.0, "heldout/new/reward": 0.25})
         tracker.report(2, {"heldout/new/reward": 0.75})
     last = {"step": 2, "reward": 1.0, "heldout/new/reward": 0.75}
@@ -46,7 +42,7 @@ def test_a_damaged_line_is_left_out_with_a_warning_and_set_aside_by_a_run_that_g
     path.write_bytes(rows + b'{"step": 4, "reward": 2.5}\n' + line + b"\n")
     with pytest.warns(DamagedRows, match=re.escape(str(path))):
         assert [row["step"] for row in read_metrics(path)] == [1, 3, 4]
-    with quiet_tracker(tmp_path, resume_step=3) as tracker:
+    with open_tracker(tmp_path, config={}, resume_step=3) as tracker:
         tracker.report(4, {"reward": 3.5})
     aside = tmp_path / "metrics.jsonl.damaged"
     assert str(aside) in capsys.readouterr().out
@@ -69,7 +65,7 @@ def test_tensorboard_reads_back_what_was_reported(tmp_path):
 
 
 def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(tmp_path, capfd):
-    offline = {"config": {"seed": 42}, "wandb": "offline", "tensorboard": False}
+    offline = {"config": {"seed": 42}, "wandb": "offline"}
     with open_tracker(tmp_path, **offline) as tracker:
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
         tracker.report(8, {"reward/avg_batch_reward": 0.25})  # killed before the checkpoint of this step
@@ -95,7 +91,7 @@ def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(t
 
 
 def test_the_gpu_s_peak_memory_is_reported_where_there_is_a_gpu(tmp_path, monkeypatch):
-    with quiet_tracker(tmp_path) as tracker:
+    with open_tracker(tmp_path, config={}) as tracker:
         tracker.report(1, {"loss": 0.5})
         monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
         monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 * 2**30)

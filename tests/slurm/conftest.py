@@ -21,8 +21,7 @@ RLNB = Path(sys.executable).with_name("rlnb")
 # Seconds a step, nothing but training, every step saved.
 QUICK = {
     "evaluation.enabled": "false", "training.save_steps": "1", "training.max_steps": "6",
-    "tracking.tensorboard": "false", "training.learning_rate": "1e-4", "training.final_learning_rate": "1e-5",
-    "training.target_kl": "0",
+    "training.learning_rate": "1e-4", "training.final_learning_rate": "1e-5", "training.target_kl": "0",
 }  # fmt: skip
 PATIENCE = 600  # seconds; other programs may keep the machine busy
 
