@@ -22,9 +22,6 @@ class GameParams(Section):
     form: GameForm = "topic"
     """seeded = a first line is given and the reply goes on at print(, for small models, topic = a chat
     that names a topic, whose reply has begun with the fence"""
-    num_interpreters: int = Field(default=12, ge=2, le=64)
-    """Interpreters with different hash seeds and clocks that must all print the same; fewer overlook more
-    printed sets"""
 
 
 class OpponentParams(Section):

@@ -114,7 +114,7 @@ def make_public_seeds(*parts: object, num_boards: int) -> list[int]:
 
 
 def play_many(jobs: Sequence[Job], sandbox: Sandbox, *, rules: BoardRules) -> list[StrategyGame]:
-    """Play each job in a process of its own, `sandbox.num_workers` at a time.
+    """Play each job in a process of its own, one a usable core.
 
     Equal jobs are played once, and no two on one board follow each other.
     """

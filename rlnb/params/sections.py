@@ -196,7 +196,6 @@ class MbppInTrainingParams(MbppParams):
 class SandboxParams(Section):
     timeout_seconds: float = described(5.0, "Time limit of one program (seconds)", gt=0, le=600)
     memory_mib: int = described(512, "Memory limit of one program (MiB)", ge=64)
-    num_workers: int = described(0, "Programs run at the same time; 0 = one a usable core", ge=0)
     require: Literal["basic", "standard", "strict"] = "standard"
     """Least isolation: basic = process and limits, standard = system calls and files, strict = namespaces"""
 

@@ -37,9 +37,7 @@ from rlnb.run.tracking import read_metrics
 
 OF_RUN = ("seed", "output_dir")  # which the command sets, whatever the parameters cell says
 # Fields that leave the results of a finished run as they are.
-NOT_OF_RESULTS = (
-    "tracking.*", "training.save_*", "training.num_threads", "sandbox.num_workers", "model.check_memory",
-)  # fmt: skip
+NOT_OF_RESULTS = ("tracking.*", "training.save_*", "training.num_threads", "model.check_memory")
 
 
 class Plan(NamedTuple):

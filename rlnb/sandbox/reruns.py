@@ -65,10 +65,9 @@ class Reruns(ExitStack):
         self.report = self.sandboxes[0].report
 
     @classmethod
-    def from_params(cls, params: SandboxParams, *, num_interpreters: int = 12) -> "Reruns":
+    def from_params(cls, params: SandboxParams) -> "Reruns":
         """Make the interpreters for a notebook's parameters: their section `sandbox`."""
-        limits, num_workers = Limits.from_params(params), params.num_workers
-        return cls(limits, num_interpreters=num_interpreters, num_workers=num_workers, require=params.require)
+        return cls(Limits.from_params(params), require=params.require)
 
     def run_many(self, programs: Iterable[str]) -> list[Rerun]:
         """Run each program in one interpreter after the other. Returns what became of them, in that order.

@@ -37,7 +37,7 @@ REMEDIES = {
 }
 NO_MORE = (
     "sandbox: the system starts no further {} for this user ({}); end other processes, raise `ulimit -u`, or "
-    "lower sandbox.num_workers"
+    "use fewer cores: `taskset -c 0,1` before the command"
 )
 CLOSED = "sandbox: it was closed while programs ran"
 START_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a user's processes to become fewer
@@ -108,8 +108,7 @@ class Sandbox:
     @classmethod
     def from_params(cls, params: SandboxParams) -> "Sandbox":
         """Make the sandbox of a notebook's parameters: their section `sandbox`."""
-        limits = Limits.from_params(params)
-        return cls(limits, num_workers=params.num_workers, require=params.require)
+        return cls(Limits.from_params(params), require=params.require)
 
     def __enter__(self) -> "Sandbox":
         return self
