@@ -51,16 +51,12 @@ class Terms(NamedTuple):
 
 
 def terms_of(sample: Sample, now: Seen, old: Seen, reference: Seen, kl_coef: float, settings: Any) -> Terms:
-    """settings: clip, ratio, entropy_coef, value_coef, value_clip, loss_tokens."""
-    log_ratios = [new - was for new, was in zip(now.taken, old.taken, strict=True)]
-    approx_kl = sum(float(change.detach().exp() - 1 - change.detach()) for change in log_ratios)
-    if settings.ratio == "turn":
-        log_ratios = [sum(log_ratios, start=torch.tensor(0.0))]
-    loss = torch.tensor(0.0)
-    for log_ratio in log_ratios:
-        ratio = log_ratio.exp()
-        clipped = ratio.clip(1 - settings.clip, 1 + settings.clip)
-        loss = loss - torch.min(ratio * sample.advantage, clipped * sample.advantage)
+    """settings: clip, entropy_coef, value_coef, value_clip, loss_tokens."""
+    changes = [new - was for new, was in zip(now.taken, old.taken, strict=True)]
+    approx_kl = sum(float(change.detach().exp() - 1 - change.detach()) for change in changes)
+    ratio = sum(changes, start=torch.tensor(0.0)).exp()
+    clipped = ratio.clip(1 - settings.clip, 1 + settings.clip)
+    loss = -torch.min(ratio * sample.advantage, clipped * sample.advantage)
     kl = 0.0
     for k, choice in enumerate(now.choices):
         if sample.turn.choices[k].allowed:

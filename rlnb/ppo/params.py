@@ -98,8 +98,6 @@ class PpoTrainingParams(play.UpdateParams):
     """Games played for one update, on all devices; even"""
     num_epochs: int = described(4, "Times that an update goes through its games", ge=1)
     num_mini_batches: int = described(2, "Optimizer steps in each of these", ge=1)
-    ratio: Literal["token", "turn"] = "turn"
-    """Unit of the ratio: a token, or an answer's product over its tokens"""
     weigh: Literal["turns", "games"] = "games"
     """What weighs the same in the loss: each turn, or each game, so that none leads"""
     target_kl: float = Field(default=0.02, ge=0)

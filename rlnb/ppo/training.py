@@ -2,7 +2,7 @@
 
 Schulman et al. 2017 (arXiv:1707.06347). What differs from the paper:
 
-- The unit is a player's turn: one value at the end of the prompt, one advantage, and by default one ratio.
+- The unit is a player's turn: one value at the end of the prompt, one advantage, one ratio.
 - Advantages are normalized over the whole update; CleanRL normalizes each mini-batch.
 - KL(policy || untrained model) is part of the loss, its weight adapted to hold KL_TARGET, and an update ends
   early at `target_kl`; or a magnet, a moving average of the policy, takes the untrained model's place.
@@ -80,23 +80,20 @@ def ppo_loss(
 ) -> LossAndSums:  # fmt: skip
     """Return the loss of a part of a mini-batch, summed over its turns, and sums to report.
 
-    With r = pi / pi_old of a turn, or of each of its tokens, advantages A, clip c, weights w of the turns:
+    With r = pi / pi_old of a turn, all its tokens together, advantages A, clip c, weights w of the turns:
         L = w [-min(r A, clip(r, 1 - c, 1 + c) A) - entropy_coef H(pi) + kl_coef KL(pi || anchor)
                + VALUE_COEF / 2 max((V - R)^2, (V_old + clip(V - V_old, -d, d) - R)^2)],   d = VALUE_CLIP,
     the first of equation 7, the last of PPO2 in OpenAI's baselines: a value that has moved far enough towards
     its target learns nothing more.
     """
-    mask_bt, weights_b1, advantages_b1 = batch.mask_bt, batch.weights_b[:, None], batch.advantages_b[:, None]
-    log_ratios_bt = now.logprobs_bt - old.logprobs_bt
-    if training.ratio == "turn":
-        log_ratios_bt, mask_bt = log_ratios_bt.sum(1, keepdim=True), torch.ones_like(mask_bt[:, :1])
-    ratios_bt = log_ratios_bt.exp()
-    clipped_bt = ratios_bt.clamp(1 - training.clip, 1 + training.clip)
-    surrogate_bt = torch.minimum(ratios_bt * advantages_b1, clipped_bt * advantages_b1)
-    is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
+    weights_b1, advantages_b1 = batch.weights_b[:, None], batch.advantages_b[:, None]
+    ratios_b1 = (now.logprobs_bt - old.logprobs_bt).sum(1, keepdim=True).exp()
+    clipped_b1 = ratios_b1.clamp(1 - training.clip, 1 + training.clip)
+    surrogate_b1 = torch.minimum(ratios_b1 * advantages_b1, clipped_b1 * advantages_b1)
+    is_clipped_b1 = clipped_b1 * advantages_b1 < ratios_b1 * advantages_b1
     entropy = (weights_b1 * now.entropies_bt).sum()
-    loss = -(weights_b1 * surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * entropy
-    figures = ratio_figures(now, old, is_clipped_bt, batch)
+    loss = -(weights_b1 * surrogate_b1).sum() - training.entropy_coef_at(step) * entropy
+    figures = ratio_figures(now, old, is_clipped_b1, batch)
     if anchor is not None:
         kl_bt, figure_bt = kl_terms(now, anchor, batch)
         loss = loss + kl_coef * (weights_b1 * kl_bt).sum()

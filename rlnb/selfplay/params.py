@@ -113,8 +113,6 @@ class UpdateParams(ResumableParams):
     num_epochs: int = described(2, "Passes of an update over its games", ge=1)
     num_mini_batches: int = described(1, "Optimizer steps in each of these", ge=1)
     clip: float = described(0.2, "Ratios beyond 1 +- this are clipped (PPO)", gt=0, lt=1)
-    ratio: Literal["token", "turn"] = "token"
-    """Unit of the ratio: a token, or an answer's product over its tokens"""
     entropy_coef: float = described(0.0, "Weight of the entropy bonus at the start", ge=0)
     final_entropy_coef: float = described(0.0, "The same after the last update; geometric in between", ge=0)
     magnet_coef: float = Field(default=0.0, ge=0)

@@ -78,16 +78,12 @@ def spiral_loss(
     T is a constant, so a token of a long answer counts as much as one of a short answer (Dr. GRPO,
     arXiv:2503.20783). A value head adds VALUE_COEF / 2 (V - R)^2 once a turn.
     """
-    training, mask_bt = params.training, batch.mask_bt
-    advantages_b1 = batch.advantages_b[:, None]
-    log_ratios_bt = now.logprobs_bt - old.logprobs_bt
-    if training.ratio == "turn":  # one ratio for all tokens of an answer
-        log_ratios_bt, mask_bt = log_ratios_bt.sum(1, keepdim=True), torch.ones_like(mask_bt[:, :1])
-    ratios_bt = log_ratios_bt.exp()
+    training, advantages_b1 = params.training, batch.advantages_b[:, None]
+    ratios_bt = (now.logprobs_bt - old.logprobs_bt).exp()
     clipped_bt = ratios_bt.clamp(1 - training.clip, 1 + training.clip)
     surrogate_bt = torch.minimum(ratios_bt * advantages_b1, clipped_bt * advantages_b1)
     is_clipped_bt = clipped_bt * advantages_b1 < ratios_bt * advantages_b1
-    loss = -(surrogate_bt * mask_bt).sum() - training.entropy_coef_at(step) * now.entropies_bt.sum()
+    loss = -(surrogate_bt * batch.mask_bt).sum() - training.entropy_coef_at(step) * now.entropies_bt.sum()
     figures = ratio_figures(now, old, is_clipped_bt, batch)
     if magnet is not None:
         kl_bt, figure_bt = kl_terms(now, magnet, batch)

@@ -145,10 +145,9 @@ def between(numbers: list[float]) -> float:
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["whole", "detached"])
-@pytest.mark.parametrize("ratio", ["turn", "token"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, ratio, detached):
-    pair = Pair.of(ratio=ratio)
+def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, detached):
+    pair = Pair.of()
     learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
     batch = batch_of(samples)
     pair.move(seed=1, scale=0.05)
@@ -179,10 +178,9 @@ def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, 
 
 
 @pytest.mark.parametrize("target_kl", [0.0, 0.004], ids=["all steps", "ended early"])
-@pytest.mark.parametrize("ratio", ["turn", "token"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, ratio, target_kl):
-    pair = Pair.of(ratio=ratio, target_kl=target_kl)
+def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, target_kl):
+    pair = Pair.of(target_kl=target_kl)
     learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
     batch, section, start = (
         batch_of(samples),

@@ -37,7 +37,7 @@ WORDED = {**FREE, "name": "kuhn_poker", "style": "full", "max_prompt_tokens": 20
 # estimator that suits it, with and without a value head.
 SPIRAL = {
     "kuhn_rae": {"advantage": {"kind": "rae"}, "training": {"magnet_coef": 0.3}},
-    "kuhn_none_by_turn": {"advantage": {"kind": "none"}, "training": {"ratio": "turn"}},
+    "kuhn_none": {"advantage": {"kind": "none"}},
     "tic_tac_toe_gae": {
         "game": {"name": "tic_tac_toe", "max_opening_plies": 4},
         "advantage": {"kind": "gae"}, "training": {"magnet_coef": 0.1},
@@ -47,10 +47,10 @@ SPIRAL = {
     "free_tic_tac_toe_gae": {"game": {**FREE, "name": "tic_tac_toe"}, "advantage": {"kind": "gae"}},
 }  # fmt: skip
 PPO = {
-    "ppo": {"replay": {"share": 0.5}, "training": {"detach_steps": 1, "ratio": "turn"}},
+    "ppo": {"replay": {"share": 0.5}, "training": {"detach_steps": 1}},
     "ppo_free": {
         "game": {**FREE, "max_prompt_tokens": 2048}, "replay": {"share": 0.5},
-        "training": {"weigh": "games", "ratio": "token", "target_kl": 0.5},
+        "training": {"weigh": "games", "target_kl": 0.5},
     },
 }  # fmt: skip
 ON_RANKS = ("kuhn_rae", "nim_leave_one_out", "free_tic_tac_toe_gae", "ppo")
