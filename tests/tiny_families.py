@@ -29,10 +29,16 @@ def family_params(models: Path, name: str, **options: object):
 
 
 def build_models(directory: Path) -> None:
-    """Build a llama, a qwen3 and a gpt-oss of two layers, with tokens of bytes."""
+    """Build a llama, a qwen3, its mixture of experts and a gpt-oss of two layers, with tokens of bytes."""
     import torch
     from tiny_policy import save_tiny_gpt_oss
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        AutoTokenizer,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+    )
 
     from rlnb.policy.builtin import build_tiny
 
@@ -40,14 +46,19 @@ def build_models(directory: Path) -> None:
     build_tiny(directory / "llama")
     tokenizer = AutoTokenizer.from_pretrained(directory / "llama")
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
-        tie_word_embeddings=True, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    Qwen3ForCausalLM(config).save_pretrained(directory / "qwen3")
-    tokenizer.save_pretrained(directory / "qwen3")
+    shape = {
+        "vocab_size": len(tokenizer), "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 2048,
+        "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    for name, model in {
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(**shape)),
+        "qwen3_moe": Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts)),
+    }.items():
+        model.save_pretrained(directory / name)
+        tokenizer.save_pretrained(directory / name)
     save_tiny_gpt_oss(directory / "gpt_oss", cache_dir=directory / "cache")
 
 
@@ -79,7 +90,9 @@ def grpo_params(model, *, vllm: dict | None = None, **training: object):
     )  # fmt: skip
 
 
-def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: Callable | None = None):
+def train_grpo(
+    policy, params, output_dir: Path, *, reward: Callable, evaluate: Callable | None = None, **recipe: str
+):
     """Train, or go on from the newest checkpoint; return the trainer, and the log of each step made now."""
     import torch
     from datasets import Dataset
@@ -97,6 +110,7 @@ def train_grpo(policy, params, output_dir: Path, *, reward: Callable, evaluate: 
     config = make_config(
         params, policy, use_cpu=not torch.cuda.is_available(),  # also where the GPU is pretended
         lr_scheduler_type="constant",  # a run cut at two steps has the rates of the whole one
+        **recipe,
     )  # fmt: skip
     rows = order_prompts([{"prompt": prompt} for prompt in PROMPTS], config)
     trainer = AnswerTrainer(

@@ -44,6 +44,7 @@ def save_tiny_gpt_oss(directory: Path, *, cache_dir: Path, dtype: torch.dtype = 
         num_key_value_heads=2, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
         vocab_size=len(tokenizer), sliding_window=32, max_position_embeddings=4096,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        router_aux_loss_coef=0.9,  # as published
     )  # fmt: skip
     torch.manual_seed(0)
     GptOssForCausalLM(config).to(dtype).save_pretrained(directory)

@@ -17,7 +17,7 @@ from rlnb.policy.loading import Policy
 SETTINGS_OF_LEARNING = (
     "loss_type", "beta", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions",
     "learning_rate", "temperature", "num_generations", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "max_completion_length",
+    "gradient_accumulation_steps", "max_completion_length", "router_aux_loss_coef",
 )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Return where the decoder is; unsloth's `offload_embedding` leaves the first parameter on the CPU."""
+        """Return where the decoder is; unsloth may keep the first parameter, the embeddings, on the CPU."""
         return self.model.device
 
     def num_parameters(self) -> tuple[int, int]:

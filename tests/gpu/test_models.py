@@ -108,6 +108,18 @@ def test_grpo_learns_from_cut_answers_and_repeats_a_step_from_a_checkpoint(
     measured("another gradient of a resumed step (share)", gap, at_most=1e-6 if dtype == "float32" else 0.02)
 
 
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
+def test_equal_rewards_teach_a_mixture_of_experts_nothing(models, tmp_path, name, dtype):
+    """By default TRL adds the loss that balances the experts, with the model's own coefficient."""
+    model = family_params(models, name, dtype=dtype)
+    for notebook in ("grpo_code_execution", "grpo_code_game", "gpt_oss_2048"):
+        _, (row,) = train_grpo(
+            load(model), grpo_params(model, max_steps=1), tmp_path / notebook, notebook=notebook,
+            reward=lambda completions, **_: [1.0] * len(completions),
+        )  # fmt: skip
+        assert row["grad_norm"] == 0
+
+
 @pytest.mark.parametrize(("load_in_4bit", "dtype"), CASES)
 @pytest.mark.parametrize("notebook", ["spiral_self_play", "ppo_openspiel"])
 def test_updates_of_several_mini_batches_pass_their_checks_and_move_the_adapters(
