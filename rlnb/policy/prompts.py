@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Literal
 
 from jinja2 import TemplateError
@@ -12,6 +13,9 @@ from rlnb.errors import ParamsError
 from rlnb.params.thoughts import BEGIN_THOUGHT, THINK, THOUGHT_MARKS
 
 PromptForm = Literal["chat", "prefilled", "completion"]
+# The day that templates write, such as GPT-OSS's and Llama 3's: by the clock, the prompts of a run would change
+# at midnight. It is that of the examples in OpenAI's description of GPT-OSS's format.
+TODAY = date(2025, 6, 28)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Chat:
     def write(self, messages: list[dict[str, str]], **options: object) -> str:
         """Return a chat as text up to where the reply begins, without a token that the tokenizer adds itself.
 
+        It depends on the messages alone, not on the day: a template that writes a date writes TODAY.
+
         options: others of the template, such as `reasoning_effort`. Where the template has no system role,
         the system message begins the user's. Raises ParamsError for a tokenizer without a chat template.
         """
@@ -52,6 +58,7 @@ class Chat:
             )
         options |= {"add_generation_prompt": True, "tokenize": False}
         options |= {"enable_thinking": self.thinking, "thinking": self.thinking}  # Qwen's name, DeepSeek's
+        options["strftime_now"] = TODAY.strftime
         try:
             text = str(tokenizer.apply_chat_template(with_system(messages, self.system), **options))
         except TemplateError:

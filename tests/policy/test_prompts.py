@@ -2,11 +2,14 @@
 
 import ast
 from dataclasses import replace
+from datetime import datetime
+from importlib import resources
 
 import pytest
 from refusals import refused
 from tokenizer_rules import RULES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.sources import load_tasks
@@ -42,6 +45,11 @@ PROGRAMS += [
 @pytest.fixture(scope="module", params=RULES)
 def tokenizer(request) -> PreTrainedTokenizerFast:
     return train_tokenizer(request.param, PROGRAMS)
+
+
+def read_template(name: str) -> str:
+    """Return a published chat template, of those that TRL carries."""
+    return resources.files("trl").joinpath("chat_templates", f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def prompts_of(tokenizer: PreTrainedTokenizerFast) -> list[tuple[Prompt, str, list[str]]]:
@@ -117,6 +125,18 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
     assert given.count("Be brief.") == 1 and given.index("Be brief.") < given.index("Why?")
     if family == "gemma":  # it has no system role
         assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
+
+
+@pytest.mark.parametrize(("template", "written"), [("gptoss", "2025-06-28"), ("llama3_2", "28 Jun 2025")])
+def test_prompts_are_the_same_on_another_day(template, written, monkeypatch):
+    chat = Chat(train_tokenizer("qwen", PROGRAMS))
+    chat.tokenizer.chat_template = read_template(template)
+    texts = []
+    for day in (27, 28):
+        clock = type("Clock", (datetime,), {"now": classmethod(lambda cls, day=day: cls(2026, 11, day))})
+        monkeypatch.setattr(chat_template_utils, "datetime", clock)
+        texts.append(chat.ask("Why?"))
+    assert texts[0] == texts[1] and written in texts[0]
 
 
 OPENINGS = {
