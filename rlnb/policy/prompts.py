@@ -13,9 +13,11 @@ from rlnb.errors import ParamsError
 from rlnb.params.thoughts import BEGIN_THOUGHT, THINK, THOUGHT_MARKS
 
 PromptForm = Literal["chat", "prefilled", "completion"]
-# The day that templates write, such as GPT-OSS's and Llama 3's: by the clock, the prompts of a run would change
-# at midnight. It is that of the examples in OpenAI's description of GPT-OSS's format.
+# The day that templates write, such as GPT-OSS's and Llama 3's; by the clock, a run's prompts would change at
+# midnight. It is that of the examples in OpenAI's description of GPT-OSS's format.
 TODAY = date(2025, 6, 28)
+# GPT-OSS begins each message by the name of its channel; what users read is in this one.
+REPLY, FINAL_CHANNEL = "<|start|>assistant", "<|channel|>final<|message|>"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def begin_answer(
         tokens: list[int] = tokenizer(characters, add_special_tokens=False)["input_ids"]
         return tokens
 
-    text = close_thought(text)
+    text = text + FINAL_CHANNEL if text.endswith(REPLY) else close_thought(text)
     whole = text + prefix
     continued = [encode(whole + continuation) for continuation in continuations]
     for end in range(len(whole), len(text), -1):

@@ -139,6 +139,21 @@ def test_prompts_are_the_same_on_another_day(template, written, monkeypatch):
     assert texts[0] == texts[1] and written in texts[0]
 
 
+def test_a_begun_answer_is_in_the_channel_of_answers_where_a_template_has_channels():
+    tokenizer = train_tokenizer("gpt-oss, mistral", PROGRAMS)
+    tokenizer.chat_template = read_template("gptoss")
+    begun = [prompt for prompt, *_ in prompts_of(tokenizer)]
+    chats = [prompt for prompt in begun if prompt.text.startswith("<|start|>")]
+    assert len(chats) == 4  # code execution, 2048, both forms of the code game
+    for prompt in chats:
+        head = prompt.text.removesuffix(prompt.prefix)
+        question = head.rpartition("<|start|>user<|message|>")[2].partition("<|end|>")[0]
+        answered = [{"role": "user", "content": question}, {"role": "assistant", "content": prompt.prefix}]
+        whole = tokenizer.apply_chat_template(answered, tokenize=False)
+        assert whole.endswith(f"{question}<|end|>{head.rpartition('<|end|>')[2]}{prompt.prefix}<|return|>")
+    assert all("<|channel|>" not in prompt.text for prompt in begun if prompt not in chats)
+
+
 OPENINGS = {
     "<think>": "</think>", "<thought>": "</thought>", "<|channel>thought": "<channel|>", **THOUGHT_MARKS
 }  # fmt: skip
