@@ -132,7 +132,7 @@ def tiny_parts(name: str, actor_class: type[ActorCritic]) -> tuple[TextGame, Act
     return parts(name, PlayerModelParams(id="tiny", lora_rank=0, **PLAIN), actor_class, has_value=True)
 
 
-PLAIN: dict[str, Any] = {"dtype": "float32", "attention": "sdpa", "load_in_4bit": False}
+PLAIN: dict[str, Any] = {"dtype": "float32", "load_in_4bit": False}
 
 
 def parts(

@@ -22,8 +22,8 @@ def family_params(models: Path, name: str, **options: object):
 
     values = {
         "id": str(models / name), "engine": "transformers", "dtype": "float32", "load_in_4bit": False,
-        "attention": "eager" if name == "gpt_oss" else "sdpa", "cache_dir": str(models / "cache"),
-        "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ATTENTION_ONLY,
+        "cache_dir": str(models / "cache"), "lora_rank": 4, "lora_alpha": 8,
+        "lora_target_modules": ATTENTION_ONLY,
     }  # fmt: skip
     return ModelParams(**values | options)
 
@@ -135,7 +135,7 @@ def main(task: str, model: str, adapters: str = "") -> None:
         build_models(Path(model))
         print(json.dumps(MODELS))
         return
-    params = family_params(Path(model).parent, Path(model).name, attention="eager", adapters=adapters)
+    params = family_params(Path(model).parent, Path(model).name, adapters=adapters)
     policy = load_policy(params, is_trained=False)
     scores = [each.logprobs for each in score(policy, PROMPTS, [CONTINUATION] * len(PROMPTS))]
     results = scores if task == "score" else compute_logits(policy, PROMPTS)

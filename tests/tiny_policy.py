@@ -11,7 +11,7 @@ from rlnb.policy import Policy, load_policy, model_directory
 
 
 def tiny_params(cache_dir: Path, **options: object) -> ModelParams:
-    values = {"id": "tiny", "engine": "transformers", "dtype": "float32", "attention": "sdpa"}
+    values = {"id": "tiny", "engine": "transformers", "dtype": "float32"}
     values |= {"load_in_4bit": False, "lora_rank": 4, "cache_dir": str(cache_dir)}
     return ModelParams(**{**values, **options})
 

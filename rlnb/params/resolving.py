@@ -91,7 +91,6 @@ def resolve(
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
         ("model", "dtype"): model_params.trained_dtype(dtype) if model_params else dtype,
-        ("model", "attention"): "sdpa",
         ("model", "load_in_4bit"): recommendation.load_in_4bit,
         ("model", "offload_embedding"): "auto" if by_unsloth else False,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,

@@ -125,8 +125,6 @@ class ModelParams(Section):
     """What loads the model; auto = unsloth on GPUs where it is installed, else transformers"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Number format of the weights; auto = the best that this machine computes with"""
-    attention: Literal["auto", "eager", "sdpa"] = "auto"
-    """Attention implementation; auto = sdpa, which is part of torch"""
     load_in_4bit: Switch = "auto"
     """Quantize the frozen weights to 4 bits (bitsandbytes, CUDA only); auto = on small GPUs"""
     offload_embedding: Switch = "auto"

@@ -72,8 +72,7 @@ def export(
     if repo_id:  # before a model is loaded; a repository that exists keeps its visibility
         with explain_hub_errors(repo_id, out):
             HfApi().create_repo(repo_id, private=not public, exist_ok=True)
-    # gpt-oss has no sdpa attention.
-    fixed = {"engine": "transformers", "attention": "eager", "load_in_4bit": False}
+    fixed = {"engine": "transformers", "load_in_4bit": False}
     dtype = "float32" if form == "merged_32bit" else dtype
     given = {"id": base, "adapters": str(adapters), "cache_dir": cache_dir, "dtype": dtype}
     params = ModelParams.model_validate(fixed | given)

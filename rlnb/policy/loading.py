@@ -138,7 +138,7 @@ def load_with_transformers(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model and tokenizer by transformers, saved adapters by peft, 4 bits by bitsandbytes."""
     dtype = DTYPES[params.dtype]
-    options: dict[str, object] = {"dtype": dtype, "attn_implementation": params.attention}
+    options: dict[str, object] = {"dtype": dtype}
     if params.load_in_4bit:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype,

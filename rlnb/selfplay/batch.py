@@ -431,7 +431,7 @@ def check_first_ratio(sums: Mapping[str, float], dtype: torch.dtype) -> float:
         raise TrainingDiverged(
             f"before the first step of an update the ratios are {deviation:.3g} away from 1 in the mean: two "
             f"passes in {str(dtype).removeprefix('torch.')} over the same turns gave different "
-            "log-probabilities; write model.dtype = float32, or another model.attention"
+            "log-probabilities; write model.dtype = float32"
         )
     return deviation
 

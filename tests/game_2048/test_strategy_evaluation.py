@@ -34,7 +34,7 @@ BAD = fence_strategy("    return None")
 
 def make_params(run: Path) -> GptOss2048Params:
     overrides = {"output_dir": str(run), "evaluation": {"num_samples": 3}}
-    overrides["model"] = {"engine": "transformers", "dtype": "float32", "attention": "sdpa"}
+    overrides["model"] = {"engine": "transformers", "dtype": "float32"}
     return load_params("gpt_oss_2048", profile="tiny", overrides=overrides, environ={})
 
 

@@ -129,7 +129,7 @@ def test_updates_of_several_mini_batches_pass_their_checks_and_move_the_adapters
         "spiral_self_play": (spiral_params, train_spiral),
         "ppo_openspiel": (ppo_params, train_ppo),
     }[notebook]
-    model = {"lora_rank": 4, "attention": "sdpa", "dtype": dtype, "load_in_4bit": load_in_4bit}
+    model = {"lora_rank": 4, "dtype": dtype, "load_in_4bit": load_in_4bit}
     training = {"max_steps": 1, "save_steps": 1, "games_per_step": 8, "num_mini_batches": 4, "num_epochs": 2}
     params = make(models / "cache", model=model, training=training)
     (row,) = [row for row in train(params, tmp_path) if "update/first_ratio_deviation" in row]

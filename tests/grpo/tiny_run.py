@@ -83,7 +83,7 @@ def train(
 def tiny_model(cache_dir: Path) -> ModelParams:
     return ModelParams(
         id="tiny", cache_dir=str(cache_dir / "cache"), engine="transformers", dtype="float32",
-        attention="sdpa", load_in_4bit=False, lora_rank=4,
+        load_in_4bit=False, lora_rank=4,
     )  # fmt: skip
 
 

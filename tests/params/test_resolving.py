@@ -29,7 +29,7 @@ def no_login(tmp_path: Path) -> dict[str, str]:
 def test_every_auto_becomes_what_is_recommended(no_login):
     resolved = resolve(GrpoCodeExecutionParams(), recommended(V100), environ=no_login)
     model = resolved.model
-    assert (model.id, model.dtype, model.attention) == ("Qwen/Qwen2.5-3B", "float16", "sdpa")
+    assert (model.id, model.dtype) == ("Qwen/Qwen2.5-3B", "float16")
     assert (model.engine, model.load_in_4bit, model.offload_embedding) == ("transformers", False, False)
     assert resolved.training.gradient_checkpointing is True
     assert resolved.tracking.wandb == "disabled"
@@ -57,7 +57,7 @@ def test_a_value_that_was_given_stays(no_login):
     assert (resolved.model.id, resolved.model.dtype) == ("me/mine", "float32")
     assert resolved.training.gradient_checkpointing is False
     sources = {row.field: row.source for row in describe_params(resolved)}
-    assert (sources["model.dtype"], sources["model.attention"]) == ("parameters cell", "auto")
+    assert (sources["model.dtype"], sources["model.engine"]) == ("parameters cell", "auto")
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,9 @@ def test_grouped_heads_are_used_on_a_cpu_where_sdpa_would_be(cache_dir):
     model = load_tiny(cache_dir).model
     use_cpu_attention(model)
     assert model.config._attn_implementation == NAME
-    eager = load_tiny(cache_dir, attention="eager").model
-    use_cpu_attention(eager)
-    assert eager.config._attn_implementation == "eager"
+    model.get_base_model().set_attn_implementation("eager")
+    use_cpu_attention(model)
+    assert model.config._attn_implementation == "eager"
 
 
 def test_a_group_reads_its_prompt_once_and_rows_that_ended_leave(cache_dir):

@@ -39,10 +39,6 @@ PROMPTS = ["def double(n):", "What is a prime number?", "a"]
 ROUNDING = 0.1
 
 
-def model_params(cache_dir: Path, **options: object) -> ModelParams:
-    return tiny_params(cache_dir, **{"attention": "eager", **options})
-
-
 def trained(params: ModelParams) -> Policy:
     policy = load_policy(params)
     train_by_hand(policy, std=0.2)
@@ -51,7 +47,7 @@ def trained(params: ModelParams) -> Policy:
 
 @pytest.fixture
 def policy(cache_dir: Path) -> Policy:
-    return trained(model_params(cache_dir))
+    return trained(tiny_params(cache_dir))
 
 
 def greedy(policy: Policy) -> list[str]:
@@ -78,15 +74,15 @@ def test_a_difference_is_measured_over_all_tokens_of_all_prompts():
 
 
 def test_adapters_come_back_as_they_were(policy, cache_dir, tmp_path):
-    directory = save_in_format(policy, tmp_path / "out", "lora", model_params(cache_dir))
-    again = reload(directory, "lora", model_params(cache_dir))
+    directory = save_in_format(policy, tmp_path / "out", "lora", tiny_params(cache_dir))
+    again = reload(directory, "lora", tiny_params(cache_dir))
     assert difference(again, policy).largest == 0.0 < effect(policy)
     assert greedy(again) == greedy(policy)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_a_merged_model_says_what_the_adapters_say(policy, cache_dir, tmp_path):
-    params = model_params(cache_dir)
+    params = tiny_params(cache_dir)
     save_in_format(policy, tmp_path / "out", "lora", params)
     directory = save_in_format(policy, tmp_path / "out", "merged_16bit", params)
     assert not (directory / "adapter_config.json").exists()  # the older export is replaced whole
@@ -102,7 +98,7 @@ def test_a_merged_model_says_what_the_adapters_say(policy, cache_dir, tmp_path):
 def test_the_policy_trains_on_as_if_nothing_had_been_exported(policy, cache_dir, tmp_path):
     policy.model.train()
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
-    save_in_format(policy, tmp_path / "out", "merged_16bit", model_params(cache_dir))
+    save_in_format(policy, tmp_path / "out", "merged_16bit", tiny_params(cache_dir))
     after = policy.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -153,7 +149,7 @@ def gpt_oss(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path):
-    params = model_params(cache_dir, id=str(gpt_oss))
+    params = tiny_params(cache_dir, id=str(gpt_oss))
     policy = trained(params)
     directory = save_in_format(policy, tmp_path / "out", "mxfp4", params)
     base, written = (load_file(folder / "model.safetensors") for folder in (gpt_oss, directory))
@@ -167,7 +163,7 @@ def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path)
 
 
 def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, tmp_path):
-    params = model_params(cache_dir, id=str(gpt_oss))
+    params = tiny_params(cache_dir, id=str(gpt_oss))
     policy = trained(params)
     saved = save_in_format(policy, tmp_path / "plain", "merged_16bit", params)
     assert read_quantization(str(saved), params) == ""
@@ -203,7 +199,7 @@ def test_adapters_on_a_layer_of_a_tied_model_are_merged_and_those_on_its_embeddi
     family, families, cache_dir, tmp_path
 ):
     layer, embeddings = ("c_attn", "wte") if family == "gpt2" else ("q_proj", "embed_tokens")
-    params = model_params(cache_dir, id=str(families / family), lora_target_modules=(layer,))
+    params = tiny_params(cache_dir, id=str(families / family), lora_target_modules=(layer,))
     policy = load_policy(params)
     train_by_hand(policy, std=2.0)
     before = compute_logits(policy, PROMPTS)

@@ -129,7 +129,7 @@ def test_a_model_that_reads_otherwise_in_training_is_found_before_the_first_step
     move(actor, seed=4, scale=0.3)
     actor.policy.model.train()
     learner, weights = learner_with(actor), held(actor)
-    with pytest.raises(TrainingDiverged, match=r"before the first step .* model\.attention"):
+    with pytest.raises(TrainingDiverged, match=r"before the first step .* model\.dtype"):
         update(learner, toy(turns["kuhn_poker"]), params_with(), step=0)
     assert is_unmoved(actor, weights)
 
