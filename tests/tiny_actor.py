@@ -101,6 +101,8 @@ class Decoder(nn.Module):
 class SmallNetwork(nn.Module):
     """The parts of a language model that ActorCritic uses."""
 
+    device = torch.device("cpu")
+
     def __init__(self) -> None:
         super().__init__()
         self.base_model = Decoder()
