@@ -1,4 +1,4 @@
-"""How fast a GRPO step of the embedded model is on a CPU, beside a bare step of TRL's.
+"""How fast a GRPO step of the embedded model, or another, is on a CPU, beside a bare step of TRL's.
 
 32 completions of 64 tokens each, 4 prompts of the profile cpu, no ties; all contestants take turns.
 
@@ -7,8 +7,10 @@
 - `generation_vs_transformers`: seconds of `generate` over those of `decode`, 32 rows sampled.
 - `contention`: our step beside one busy process over a quiet one.
 - `step_over_products`: our step over the matrix products alone that it cannot do without.
+- `seconds`: of each; "decode" is the writing, "ours" less that the update.
 
     python benchmarks/grpo_step.py --json
+    RLNB_MODEL__ID=DIR python benchmarks/grpo_step.py --json    # another model, such as Qwen2.5-Coder-0.5B
 """
 
 import random

@@ -4,15 +4,15 @@ import json
 import struct
 from pathlib import Path
 
+from wandb.proto.wandb_internal_pb2 import Record, RunRecord
 
-def read_wandb_file(path: Path) -> tuple[list[dict[str, float]], tuple[str, str] | None]:
-    """The history rows, the run id and its name of an offline W&B run.
+
+def read_wandb_file(path: Path) -> tuple[list[dict[str, float]], RunRecord | None]:
+    """The history rows and the record of an offline W&B run: run_id, display_name, run_group, tags and more.
 
     The file is a LevelDB log: 7 bytes of head, then records of checksum, length, type and a protobuf.
     (W&B 0.31 has no reader in Python any more.) One block of 32 KiB is enough for these runs.
     """
-    from wandb.proto.wandb_internal_pb2 import Record
-
     data, rows, run = path.read_bytes(), [], None
     assert data[:4] == b":W&B" and len(data) < 32768
     position = 7
@@ -25,5 +25,5 @@ def read_wandb_file(path: Path) -> tuple[list[dict[str, float]], tuple[str, str]
             items = record.history.item
             rows.append({v.key or "/".join(v.nested_key): json.loads(v.value_json) for v in items})
         elif record.HasField("run"):
-            run = (record.run.run_id, record.run.display_name)
+            run = record.run
     return rows, run

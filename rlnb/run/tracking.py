@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
+from rlnb.params.loading import notebook_name
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import cut_rows, read_rows
 
@@ -92,13 +93,14 @@ def open_tracker(
     resume_step: int = 0,
     wandb: str = "disabled",
     project: str = "rlnb",
+    labels: Mapping[str, object] | None = None,
 ) -> Tracker:
     """Return a tracker that writes to output_dir: metrics.jsonl, tensorboard/, and the W&B run's folder.
 
     resume_step: the step that training continues from, 0 for a new run. Rows of later steps, written by an
     attempt that was killed before its next checkpoint, are dropped, so that every step occurs once. config:
     shown by W&B with the run. wandb: "online", "offline" or "disabled", as `rlnb.params.resolve` has set it.
-    The others: fields of `tracking` in the parameters. Under torchrun only rank 0 writes.
+    project: W&B's. labels: as `label_run` returns them. Under torchrun only rank 0 writes.
     """
     if rank() != 0:
         return Tracker(Path(os.devnull))
@@ -112,7 +114,7 @@ def open_tracker(
     writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
     wandb_run = None
     if wandb != "disabled":
-        wandb_run = _open_wandb(directory, mode=wandb, project=project, config=config)
+        wandb_run = _open_wandb(directory, mode=wandb, project=project, config=config, labels=labels or {})
     if wandb == "offline":
         _rewrite_offline_run(directory, wandb_run, read_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
@@ -121,7 +123,20 @@ def open_tracker(
 def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
     """Return the tracker of a run that has made `step` steps; see `open_tracker`."""
     tracking = value_of(params, "tracking").model_dump()
-    return open_tracker(params.output_dir, resume_step=step, config=params.model_dump(), **tracking)
+    config, labels = params.model_dump(), label_run(params)
+    return open_tracker(params.output_dir, resume_step=step, config=config, labels=labels, **tracking)
+
+
+def label_run(params: NotebookParams) -> dict[str, object]:
+    """Return W&B's name, group, type and tags of a run, from its pipeline, profile, model and folder."""
+    pipeline, profile = notebook_name(params), params._profile
+    model = Path(value_of(params, "model.id")).name
+    return {
+        "name": f"{pipeline} {model} {Path(params.output_dir).name}",
+        "group": pipeline,
+        "job_type": profile,
+        "tags": [label[:64] for label in (pipeline, profile, model)],  # W&B refuses longer ones
+    }
 
 
 def peak_memory() -> dict[str, float | None]:
@@ -154,7 +169,9 @@ def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mappi
             shutil.rmtree(folder)
 
 
-def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str, object]) -> "Run":
+def _open_wandb(
+    directory: Path, *, mode: str, project: str, config: Mapping[str, object], labels: Mapping[str, object]
+) -> "Run":
     """Return a W&B run whose id is saved in the directory, so that a resumed run continues its curve."""
     import wandb
 
@@ -167,7 +184,7 @@ def _open_wandb(directory: Path, *, mode: str, project: str, config: Mapping[str
         id_file.write_text(uuid.uuid4().hex[:12])
     run = wandb.init(
         project=project,
-        name=directory.name,
+        **labels,  # type: ignore[arg-type]
         id=id_file.read_text().strip(),
         resume="allow" if mode == "online" else None,  # offline there is nothing to look up: W&B would warn
         mode=mode,  # type: ignore[arg-type]

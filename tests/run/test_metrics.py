@@ -8,8 +8,9 @@ import pytest
 import wandb
 from wandb_files import read_wandb_file
 
+from rlnb.params import load_params
 from rlnb.run.directory import DamagedRows
-from rlnb.run.tracking import open_tracker, read_metrics
+from rlnb.run.tracking import label_run, open_tracker, read_metrics
 
 
 def rows_without_times(path):
@@ -65,7 +66,10 @@ def test_tensorboard_reads_back_what_was_reported(tmp_path):
 
 
 def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(tmp_path, capfd):
-    offline = {"config": {"seed": 42}, "wandb": "offline"}
+    params = load_params(
+        "mbpp_eval", profile="tiny", overrides={"output_dir": "outputs/a/tiny-003", "model.id": "org/small"}
+    )
+    offline = {"config": {"seed": 42}, "wandb": "offline", "labels": label_run(params)}
     with open_tracker(tmp_path, **offline) as tracker:
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
         tracker.report(8, {"reward/avg_batch_reward": 0.25})  # killed before the checkpoint of this step
@@ -85,7 +89,10 @@ def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(t
     ]
     times = [row["time"] for row in map(json.loads, (tmp_path / "metrics.jsonl").open())]
     assert [row["_timestamp"] for row in rows[:2]] == times[:2], "of the report, not of its copy"
-    assert run == (run_id, tmp_path.name), "without a name, that of the directory"
+    assert run.run_id == run_id
+    assert run.display_name == "mbpp_eval small tiny-003"
+    assert (run.run_group, run.job_type) == ("mbpp_eval", "tiny")
+    assert list(run.tags) == ["mbpp_eval", "tiny", "small"], "what one filters by"
     said = capfd.readouterr()
     assert said.out.count(f"wandb sync {tmp_path}") == 3 and said.err == ""
 
