@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from rlnb.machine.threads import adapt_threads
-from rlnb.policy.decoding import LOOK_TOKENS, Complete, can_decode, cut_answer, decode, draw_uniform
+from rlnb.policy.decoding import (
+    LOOK_TOKENS,
+    Complete,
+    can_decode,
+    cut_answer,
+    decode,
+    draw_uniform,
+    sample_tokens,
+)
 from rlnb.policy.loading import Policy
 
+BLOCK_TOKENS = 32  # tokens for which random numbers are drawn at a time
 Progress = Callable[[int, int], None]  # called with (done, total)
 Received = Callable[[int, "Completion"], None]  # called with (index of the prompt, its completion)
 
@@ -149,16 +158,12 @@ class _Writing:
         self, rows: Sequence[int], prompts: list[str], seeds: Sequence[int] | None
     ) -> Sequence[Sequence[int]]:
         tokenizer = self.policy.tokenizer
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds or ()]
-
-        def draw_by_row(rows: Sequence[int]) -> torch.Tensor:
-            return torch.cat([torch.rand(1, generator=generators[row]) for row in rows])
-
+        columns = uniform_columns(seeds) if seeds else None
         adapt_threads()
         return decode(
             self.policy.model, tokenizer(prompts)["input_ids"], max_new_tokens=self.max_new_tokens,
             temperature=self.temperature, ends=self.ends, pad=tokenizer.pad_token_id,
-            draw=draw_by_row if generators else draw_uniform,
+            draw=draw_uniform if columns is None else lambda rows: next(columns)[rows],
             is_complete=self.is_row_complete(rows),
         )  # fmt: skip
 
@@ -174,11 +179,11 @@ class _Writing:
         length = batch["input_ids"].shape[1]
         is_complete = self.is_row_complete(rows)
         stopping = [stop_when_complete(is_complete)] if is_complete else []
-        noise = [RowNoise(seeds, self.temperature, device)] if seeds is not None and self.temperature else []
+        by_row = [sample_by_row(seeds, self.temperature, device)] if seeds and self.temperature else []
         output = self.policy.model.generate(
             **batch, **sampling, max_new_tokens=self.max_new_tokens, use_cache=True,
             eos_token_id=list(self.ends), pad_token_id=tokenizer.pad_token_id,
-            stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(noise),
+            stopping_criteria=StoppingCriteriaList(stopping), logits_processor=LogitsProcessorList(by_row),
         )  # fmt: skip
         written: list[list[int]] = output[:, length:].tolist()
         return written
@@ -199,21 +204,25 @@ def stop_when_complete(is_complete: Complete) -> Callable[..., torch.Tensor]:
     return find_complete
 
 
-class RowNoise(LogitsProcessor):
-    """Gumbel noise from a generator per row: the token with the largest sum is a sample.
+def uniform_columns(seeds: Sequence[int], device: torch.device | None = None) -> Iterator[torch.Tensor]:
+    """Yield a uniform number for each row, float (rows,), token by token, by that row's seed alone."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    while True:  # in blocks: a loop over the rows at every token would keep a GPU waiting
+        block = torch.stack([torch.rand(BLOCK_TOKENS, generator=each) for each in generators], dim=1)
+        yield from block.to(device)
 
-    argmax(logits / T + g) is distributed as softmax(logits / T); Maddison et al. 2014, "A* Sampling".
-    """
 
-    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device) -> None:
-        self.temperature = temperature
-        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+def sample_by_row(
+    seeds: Sequence[int], temperature: float, device: torch.device
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return a processor for transformers' greedy `generate` that leaves each row the token it samples."""
+    columns = uniform_columns(seeds, device)
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        noisy = scores.float() / self.temperature
-        for row, generator in zip(noisy, self.generators, strict=True):
-            row.sub_(torch.empty_like(row).exponential_(generator=generator).log_())
-        return noisy
+    def keep_sampled(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        tokens = sample_tokens(scores, temperature, next(columns))
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    return keep_sampled
 
 
 def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:

@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import huggingface_hub
@@ -19,7 +20,7 @@ from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.generation import batches
+from rlnb.policy.generation import BLOCK_TOKENS, batches, generate_ids, uniform_columns
 
 # As Qwen3's: where nothing is said, the model thinks.
 THINKING = (
@@ -77,6 +78,24 @@ def test_sampling_depends_on_the_seed_alone_and_leaves_the_random_state_as_it_wa
     torch.rand(3)
     assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=1) == first
     assert generate(tiny, ["ab", "cd"], max_new_tokens=20, temperature=1.0, seed=2) != first
+
+
+def test_rows_are_sampled_by_their_seeds_alone_in_any_batch_and_as_on_a_gpu(
+    tiny: Policy, monkeypatch
+) -> None:
+    prompts, seeds = ["ab", "a", "abcd"], [1, 2, 2**62]
+    options = {"max_new_tokens": BLOCK_TOKENS + 8, "temperature": 1.0}
+    written = generate_ids(tiny, prompts, row_seeds=seeds, **options)
+    assert max(len(tokens) for tokens, _ in written) > BLOCK_TOKENS
+    assert written == generate_ids(tiny, prompts, row_seeds=seeds, batch_size=1, **options)
+    monkeypatch.setattr("rlnb.policy.generation.can_decode", lambda model: False)
+    assert written == generate_ids(tiny, prompts, row_seeds=seeds, **options)
+
+
+def test_numbers_that_are_drawn_in_blocks_are_those_that_are_drawn_one_by_one():
+    generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+    for column in islice(uniform_columns([5, 6]), 2 * BLOCK_TOKENS + 1):
+        assert column.tolist() == [torch.rand(1, generator=each).item() for each in generators]
 
 
 def test_a_completion_ends_as_soon_as_it_is_complete(tiny):
