@@ -1,6 +1,7 @@
 """Tables for notebooks: plain HTML that survives in a saved file, with a text form for terminals."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,14 +13,17 @@ from rlnb.results import Comparison
 from rlnb.statistics import Estimate
 
 LEFT = "text-align:left"
-LONGEST_CODE = 1000  # characters
+# JupyterLab's own rules for code give it a white ground and break it in the middle of a word.
+CODE = "margin:0;background:none;word-break:normal;overflow-wrap:anywhere"
+# Characters: of a code's line that other columns leave whole, of a completion's code, of the end of a prompt.
+UNBROKEN_CODE, LONGEST_CODE, LONGEST_TASK = 40, 1000, 160
 
 
 class Table:
     """Rows under headers. Jupyter shows it as HTML, a terminal and nbconvert as text.
 
     Cells are formatted by `as_text`; one with a newline in it is shown as code. empty: the caption of a table
-    without rows.
+    without rows, of which the caption alone is shown.
     """
 
     def __init__(
@@ -35,12 +39,16 @@ class Table:
         self.caption = caption if self.rows or empty is None else empty
 
     def _repr_html_(self) -> str:
+        if self.caption and not self.rows:
+            return f"<p>{escape(self.caption)}</p>"
         head = "".join(f"<th style='{LEFT}'>{escape(header)}</th>" for header in self.headers)
         body = "".join(f"<tr>{''.join(map(format_cell, row))}</tr>" for row in self.rows)
         caption = f"<caption style='{LEFT}'>{escape(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
+        if self.caption and not self.rows:
+            return self.caption
         flat = [[cell.replace("\n", " ⏎ ")[:60] for cell in row] for row in [self.headers, *self.rows]]
         widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in flat]
@@ -48,7 +56,10 @@ class Table:
 
 
 def format_cell(text: str) -> str:
-    inner = f"<pre style='margin:0'>{escape(text)}</pre>" if "\n" in text else escape(text)
+    inner = escape(text)
+    if "\n" in text:
+        width = min(max(map(len, text.splitlines())), UNBROKEN_CODE)
+        inner = f"<pre style='{CODE};min-width:{width}ch'>{inner}</pre>"
     return f"<td style='{LEFT};vertical-align:top'>{inner}</td>"
 
 
@@ -96,17 +107,23 @@ def show_samples(output_dir: str | Path, *, rewards: Sequence[str], limit: int =
 
     rewards: names of the reward functions, whose sum is shown.
     """
-    headers = ["step", "task", "completion", "outcome", "reward", "advantage"]
+    headers = ["task", "completion", "outcome", "reward", "advantage"]
     files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
     if not files:
         return Table(headers, [], "No completions were logged.")
     logged = pandas.read_parquet(files[-1])
     logged["reward"] = logged[list(rewards)].sum(axis=1)
-    logged["task"] = logged["prompt"].str[-160:]
+    logged["task"] = logged["prompt"].map(end_of_prompt)
     logged["completion"] += "\n"
     logged = logged.sort_values("reward", ascending=False)
     rows = spread(list(logged[headers].itertuples(index=False)), limit)
     return Table(headers, rows, f"{len(rows)} of {len(logged)} completions of step {logged['step'].iloc[0]}")
+
+
+def end_of_prompt(prompt: str) -> str:
+    """Return a prompt's last words, with a sign that there are others before them."""
+    is_short = len(prompt) <= LONGEST_TASK
+    return prompt if is_short else "… " + re.sub(r"^\S*\s+", "", prompt[-LONGEST_TASK:])
 
 
 def as_text(value: object, *, signed: bool = False) -> str:

@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pandas
+import pytest
 
 from rlnb.display import plots, progress
 from rlnb.display.plots import LiveFigure, draw_comparison, draw_intervals, draw_training, series, spread
@@ -46,9 +47,19 @@ def test_a_table_is_html_and_text_with_code_in_its_place():
     table = Table(["program", "reward"], [("x = 1\n<b>", 0.5), (None, "\udc80")], "Two rows.")
     html = table._repr_html_()
     assert "<caption style='text-align:left'>Two rows.</caption>" in html
-    assert "<pre style='margin:0'>x = 1\n&lt;b&gt;</pre>" in html
+    assert ">x = 1\n&lt;b&gt;</pre>" in html
     assert repr(table) == "Two rows.\nprogram      reward\nx = 1 ⏎ <b>  0.500\n–            \\udc80"
-    assert Table(["a"], [], "Rows.", empty="Nothing.").caption == "Nothing."
+
+
+def test_a_table_without_rows_is_its_caption_alone():
+    table = Table(["a"], [], "Rows.", empty="Nothing <yet>.")
+    assert (table._repr_html_(), repr(table)) == ("<p>Nothing &lt;yet&gt;.</p>", "Nothing <yet>.")
+
+
+@pytest.mark.parametrize(("line", "width"), [("", 0), ("print(6 * 7)", 12), ("x" * 41, 40)])
+def test_a_long_text_in_another_column_leaves_lines_of_code_whole(line, width):
+    table = Table(["program", "why"], [(f"a\n{line}\n", "word " * 200)])
+    assert f"min-width:{max(width, 1)}ch" in table._repr_html_()
 
 
 def test_a_long_table_is_folded_under_its_summary():
@@ -84,12 +95,12 @@ def test_samples_of_the_last_logged_step_are_shown_best_first(tmp_path):
     assert show_samples(tmp_path, rewards=["code"]).caption == "No completions were logged."
     folder = tmp_path / "checkpoints" / "completions"
     folder.mkdir(parents=True)
-    rows = {"step": 3, "prompt": ["p" * 200] * 4, "completion": ["a", "b", "c", "d"], "outcome": "ok"}
+    rows = {"step": 3, "prompt": ["word " * 40] * 4, "completion": ["a", "b", "c", "d"], "outcome": "ok"}
     rewards = {"code": [0.0, 1.0, 0.5, 0.25], "format": [0.0, 1.0, 0.0, 0.0], "advantage": 0.0}
     pandas.DataFrame(rows | rewards).to_parquet(folder / "completions_00003.parquet")
     table = show_samples(tmp_path, rewards=["code", "format"], limit=2)
-    assert [row[2:5] for row in table.rows] == [["b\n", "ok", "2.000"], ["a\n", "ok", "0.000"]]
-    assert table.rows[0][1] == "p" * 160
+    assert [row[1:4] for row in table.rows] == [["b\n", "ok", "2.000"], ["a\n", "ok", "0.000"]]
+    assert table.rows[0][0] == "… " + "word " * 31
     assert table.caption == "2 of 4 completions of step 3"
 
 
