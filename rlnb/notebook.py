@@ -56,6 +56,8 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         # Otherwise in the working directory, where the tasks of a job array would share it.
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
+    if hasattr(params, "model"):
+        hide_bars_of_weights()
     num_threads = max(getattr(section, "num_threads", 0) for _, section in params)
     set_threads(num_threads)
     join_ranks(machine)
@@ -78,6 +80,17 @@ def join_ranks(machine: Machine) -> None:
         from accelerate import PartialState
 
         PartialState(cpu=machine.capability is None)
+
+
+def hide_bars_of_weights() -> None:
+    """Switch off transformers' bars, broken widgets in a saved notebook; those of downloads stay."""
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils.logging import disable_progress_bar
+
+    downloads_have_bars = not are_progress_bars_disabled()
+    disable_progress_bar()  # and the hub's
+    if downloads_have_bars:
+        enable_progress_bars()
 
 
 def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -> None:
@@ -134,14 +147,14 @@ def _facts(
 ) -> dict[str, str]:
     capability = "" if machine.capability is None else " (capability {}.{})".format(*machine.capability)
     memory = f"{machine.memory_gib:.1f} GiB" if machine.memory_gib else "memory not known"
-    threads = f", {num_threads} threads for torch" if num_threads else ""
+    threads = f", torch threads: {num_threads}" if num_threads else ""
     versions = {name: installed_version(name) for name in PACKAGES}
     model: Section | None = getattr(params, "model", None)
     return {
         "machine": f"{machine.name}, {machine.environment}, {machine.accelerator or 'no GPU'}{capability}",
         "memory": f"{memory}, {machine.cpu_count} cores{threads}",
         "computing": ", ".join(str(getattr(model or recommendation, name)) for name in ("engine", "dtype")),
-        "network": f"hub {machine.hub}, {'offline' if recommendation.offline else 'online'}",
+        "network": f"hub {machine.hub}{', offline' if recommendation.offline else ''}",
         "software": f"Python {platform.python_version()}, "
         + ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }

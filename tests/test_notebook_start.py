@@ -8,8 +8,10 @@ from pathlib import Path
 
 import papermill
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
+from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 
 from rlnb import notebook
 from rlnb.display.tables import Table
@@ -140,6 +142,12 @@ def test_parameters_that_differ_from_default_come_first_and_all_others_are_folde
     assert "<details" in html and "training.temperature" in html and "Sampling temperature" in html
     assert len(facts.rows) == 5
     assert facts.rows[0][1] == "cpu, workstation, no GPU"
+
+
+def test_weights_are_loaded_without_bars_and_downloads_keep_theirs(shown):
+    enable_progress_bar()
+    start(NOTEBOOK, cell())
+    assert (is_progress_bar_enabled(), are_progress_bars_disabled()) == (False, False)
 
 
 def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp_path):
