@@ -27,7 +27,7 @@ class Machine:
     capability: CUDA compute capability, (8, 0). memory_gib: of the first visible GPU; the system's where
     there is none or where the GPU shares it (GB10); 0.0 where unknown. cpu_count: usable cores.
     environment: workstation, slurm or supercloud. hub: reachable, unreachable, offline (the environment
-    asks for it) or unasked.
+    asks for it) or not asked.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Gpu:
 def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> Machine:
     """Return the facts of this machine, whatever is missing. Asking the hub takes up to 3 s."""
     environ = os.environ if environ is None else environ
-    hub = "unasked"
+    hub = "not asked"
     if any(environ.get(name, "").lower() in ON for name in OFFLINE_SWITCHES):
         hub = "offline"
     elif ask_hub:
@@ -84,7 +84,7 @@ def identify(
     hostname: str = "",
     has_supercloud_path: bool = False,
     has_sbatch: bool = False,
-    hub: str = "unasked",
+    hub: str = "not asked",
 ) -> Machine:
     """Return the machine of these observations. cpu_flags: the kernel's names of instruction sets."""
     environment = "slurm" if has_sbatch or "SLURM_JOB_ID" in environ else "workstation"

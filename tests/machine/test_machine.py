@@ -48,10 +48,10 @@ def test_a_gpu_is_named_by_its_capability():
 def test_without_a_gpu_and_on_a_gb10_the_memory_is_the_systems():
     seen = {"system_memory_gib": 31.2, "cpu_count": 4}
     machine = identify({}, cpu_flags=frozenset({"fpu", "avx2"}), **seen)
-    assert machine == Machine("cpu", "", None, 31.2, 4, "workstation", "unasked")
+    assert machine == Machine("cpu", "", None, 31.2, 4, "workstation", "not asked")
     assert identify({}, cpu_flags=frozenset({"fpu", "amx_bf16"})).name == "cpu_bf16"
     machine = identify({}, gpus=[GB10], **seen)
-    assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 31.2, 4, "workstation", "unasked")
+    assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 31.2, 4, "workstation", "not asked")
 
 
 def test_the_gpu_that_cuda_would_take_first_is_the_one_described():
@@ -169,9 +169,9 @@ def test_what_is_known_to_break_is_said_with_its_remedy():
 
 def test_offline_is_asked_for_or_found_or_follows_from_supercloud():
     for environment, hub, environ, offline in (
-        ("workstation", "unasked", {}, False),
+        ("workstation", "not asked", {}, False),
         ("workstation", "unreachable", {}, True),
-        ("supercloud", "unasked", {}, True),
+        ("supercloud", "not asked", {}, True),
         ("supercloud", "reachable", {"RLNB_OFFLINE": "0"}, False),
     ):
         chosen = choose("v100", 32.0, environment=environment, hub=hub, **environ)
@@ -187,7 +187,7 @@ def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
 
 
 def test_the_hub_is_asked_only_where_it_may_be():
-    assert probe(ask_hub=False, environ={}).hub == "unasked"
+    assert probe(ask_hub=False, environ={}).hub == "not asked"
     for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "RLNB_OFFLINE"):
         assert probe(environ={switch: "1"}).hub == "offline"
 

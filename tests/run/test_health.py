@@ -120,7 +120,7 @@ def test_the_run_is_stopped_after_consecutive_updates_with_the_same_alarm(monkey
 def on_a_gpu(**sections):
     """The parameters of self-play as they are on an A100."""
     params = load_params("spiral_self_play", profile="default", overrides=sections, environ={})
-    machine = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
+    machine = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "not asked")
     return resolve(params, recommend(machine, environ={}), environ={})
 
 

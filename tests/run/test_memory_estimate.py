@@ -18,7 +18,7 @@ from rlnb.params.loading import MODELS, choose_profile
 from rlnb.run import memory
 from rlnb.run.memory import GIB
 
-A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "unasked")
+A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "not asked")
 SMALL = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -111,7 +111,7 @@ def test_the_profile_that_auto_takes_fits_every_machine_of_the_table(row, publis
     versions = {"bitsandbytes": "1"} | ({"unsloth": "1"} if row.unsloth else {})
     capability = row.capabilities[0] if row.capabilities else {"newer": (13, 0)}.get(row.name)
     for memory_gib, notebook in itertools.product(CARDS[row.name], WITH_MODEL):
-        machine = Machine(row.name, "", capability, memory_gib, 8, "workstation", "unasked")
+        machine = Machine(row.name, "", capability, memory_gib, 8, "workstation", "not asked")
         advice = recommend(machine, environ={}, version=versions.get)
         profile = choose_profile(notebook, advice.profile)
         params = params_of(notebook, profile, model={"cache_dir": str(published)})
