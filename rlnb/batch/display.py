@@ -31,7 +31,7 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
     """Draw a metric of each run as a thin line, and the mean of each group as a thick one.
 
     The mean is over the finished runs, at the steps that all of them measured; its band is Student's 95%
-    interval over them. Dots at the right are their last values: what they are judged by.
+    interval over three or more. Dots at the right are their last values: what they are judged by.
     """
     figure, (axes,) = make_panels(size=(8, 4.6))
     tables = {group.label: tabulate_curves(group, metric) for group in groups}
@@ -46,13 +46,14 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
         if len(shared):
             means = shared.mean(axis=1)
             axes.plot(means, line, color=colour, linewidth=2, label=f"{group.label} ({num_runs})")
-            if num_runs > 1:
+            if num_runs > 2:  # two seeds leave an interval far wider than the picture
                 bands = [student_mean(values) for values in shared.to_numpy()]
                 low, high = [band.low for band in bands], [band.high for band in bands]
                 axes.fill_between(shared.index, low, high, color=colour, alpha=0.15, linewidth=0)
         ends = [column.dropna().iloc[-1] for _, column in finished.items()]
         place = last * (1.03 + 0.02 * index)
         axes.plot([place] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.75)
+    axes.locator_params(axis="x", integer=True)
     axes.set(xlabel="step", ylabel=metric, title=metric, ylim=value_range(tables))
     put_legend(axes, 3)
     return figure

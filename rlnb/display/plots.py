@@ -70,6 +70,7 @@ def make_panels(
     for axes in grid.flat:
         axes.grid(alpha=0.3)
         if max_steps is not None:
+            axes.locator_params(axis="x", integer=True)
             axes.set(xlabel="step", xlim=(-0.02 * max(max_steps, 1), 1.02 * max(max_steps, 1)))
     return figure, list(grid.flat)
 

@@ -172,9 +172,9 @@ def draw_replay(replay: Replay) -> Figure:
             axes.text(0, 1, words[index], family="monospace", fontsize=8, va="top", parse_math=False)
         else:
             draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
-        facts = (f"{name} {value}" for name, value in frame.facts.items())
-        heading = f"{frame.num_moves}: {frame.heading or ', '.join(facts)}"
-        axes.set_title(heading, fontsize=7.5, loc="left" if words else "center", parse_math=False)
+        captions = [frame.heading] if frame.heading else list(map(" ".join, frame.facts.items()))
+        heading = f"{frame.num_moves}: {', '.join(captions[:1])}\n{', '.join(captions[1:])}".strip()
+        axes.set_title(heading, fontsize=9.5, loc="left" if words else "center", parse_math=False)
     figure.suptitle(repr(replay), fontsize=11, parse_math=False)
     return figure
 

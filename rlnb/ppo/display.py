@@ -12,15 +12,18 @@ from rlnb.ppo.curriculum import Curriculum, StageScore, score_ceiling, score_of_
 
 
 def draw_ppo(rows: Sequence[Row], *, max_steps: int) -> Figure:
-    """Draw the games of training by stage, the arena's scores by game, and the update."""
-    figure, (left, middle, right) = make_panels(3, size=(16.5, 4.4), max_steps=max_steps)
-    draw_stages(left, rows)
-    draw_games(middle, rows)
-    draw_line(right, rows, "update/explained_variance", color=COLOURS[2], label="explained variance")
-    draw_line(right, rows, "entropy", color=COLOURS[0], label="entropy (nats)")
-    draw_line(right, rows, "play/invalid_share", color=COLOURS[1], label="invalid answers")
-    right.set(title="The update: does the value know the state?", ylim=(-0.3, None))
-    put_legend(right, 3)
+    """Draw the games of training by stage, the arena's scores by game, the value's fit, and the answers."""
+    figure, grid = make_panels(2, size=(11, 8.8), num_rows=2, max_steps=max_steps)
+    stages, games, value, answers = grid
+    draw_stages(stages, rows)
+    draw_games(games, rows)
+    draw_line(value, rows, "update/explained_variance", color=COLOURS[2], label="explained variance")
+    value.set(title="Does the value know the state?", ylim=(-0.3, 1.02))
+    draw_line(answers, rows, "entropy", color=COLOURS[0], label="entropy (nats)")
+    draw_line(answers, rows, "play/invalid_share", color=COLOURS[1], label="invalid answers")
+    answers.set(title="The answers", ylim=(-0.02, None))
+    for axes in (value, answers):
+        put_legend(axes, 2)
     return figure
 
 

@@ -5,6 +5,8 @@ Played games are in `rlnb.selfplay.display_games`, play against the model in `rl
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import compress
+from operator import not_
 
 import numpy as np
 import pandas
@@ -81,12 +83,14 @@ def draw_both_seats(axes: Axes, rows: Sequence[Row], *, measure: str) -> None:
 
 
 def draw_nash_conv(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw NashConv on a logarithmic axis, values below SMALLEST at its foot."""
-    axes.set_yscale("log")
+    """Draw NashConv, from a decade on with a logarithmic axis; values below SMALLEST are at its foot."""
     measures = {"exact/average/nash_conv": "averaged weights", "exact/nash_conv": "last weights"}
     for (name, label), colour in zip(measures.items(), COLOURS, strict=False):
         shown = [{**row, name: max(row[name], SMALLEST)} for row in rows if known(row, name)]
         draw_line(axes, shown, name, color=colour, label=label, linewidth=1 if axes.lines else 2.5)
+    drawn = [value for line in axes.lines for value in line.get_ydata()]
+    if drawn and max(drawn) >= 10 * min(drawn):
+        axes.set_yscale("log")
     put_legend(axes, 2)
     axes.set(title="NashConv (exact; 0 is an equilibrium)", ylabel="what best responses gain")
 
@@ -117,28 +121,34 @@ def draw_own_play(axes: Axes, rows: Sequence[Row]) -> None:
     put_legend(axes, 3, also=twin)
 
 
-def draw_arena(results: Mapping[str, Sequence[Match]], *, title: str = "Scores in the arena") -> Figure:
+def draw_arena(results: Mapping[str, Sequence[Match]]) -> Figure:
     """Draw the score of each match with its 95% interval, next to random play's and the ceiling where known.
 
     results: {name, such as "before" or a contender's: its matches}. Names differ in colour; a line of the
-    picture is a game, opponent, seat and set of weights.
+    picture is a game, opponent, seat and set of weights. What all lines share is in the title.
     """
+    matches = [match for rows in results.values() for match in rows]
+    differs = [len(set(column)) > 1 for column in zip(*map(match_parts, matches), strict=True)]
+    shared = compress(match_parts(matches[0]), map(not_, differs)) if matches else ()
+
+    def match_label(match: Match) -> str:
+        return ", ".join(compress(match_parts(match), differs))
+
     scores = {name: {match_label(row): row.score for row in rows} for name, rows in results.items()}
     figure, labels = draw_intervals(scores)
     (axes,) = figure.axes
-    matches = [match for rows in results.values() for match in rows]
     for field, marker, name in (("random_score", "|", "random play"), ("ceiling", ">", "best possible")):
         points = {(getattr(match, field), labels.index(match_label(match))) for match in matches}
         points = {point for point in points if point[0] is not None}
         if points:
             axes.plot(*zip(*points, strict=True), marker, color="#777777", markersize=7, zorder=0, label=name)
-    axes.set(xlabel="score: wins and half the draws", title=title)
+    axes.set(xlabel="score: wins and half the draws", title=", ".join(["Scores in the arena", *shared]))
     put_legend(axes, 4)
     return figure
 
 
-def match_label(match: Match) -> str:
-    return f"{match.game}, {match.opponent}, {SEATS[match.seat]} seat ({match.weights} weights)"
+def match_parts(match: Match) -> tuple[str, str, str, str]:
+    return match.game, match.opponent, f"{SEATS[match.seat]} seat", f"{match.weights} weights"
 
 
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:

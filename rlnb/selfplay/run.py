@@ -198,6 +198,8 @@ class GameRun(Generic[AnyParams, AnyState]):
         else:
             with open_run_tracker(self.params, step=self.state.step) as tracker:
                 tracker.report(self.state.step, metrics)
+            if self.show:
+                self.show(self.state.step, self.params.training.max_steps)
         return played, solved
 
     @cached_property

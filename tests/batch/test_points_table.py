@@ -126,7 +126,7 @@ def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
         tables.gather_results([Path("sweep/kind=none_seed=3")])
 
 
-def test_curves_have_a_mean_over_finished_runs_and_a_band_of_students_interval(sweep):
+def test_curves_have_a_mean_over_finished_runs_and_from_three_on_a_band_of_students_interval(sweep):
     rae, none = tables.group_results(tables.gather_results([sweep]))
     assert tabulate_curves(none, LOSSES[0]).to_dict("list") == {
         "sweep/kind=none_seed=1": [0.0, 0.2],
@@ -138,7 +138,12 @@ def test_curves_have_a_mean_over_finished_runs_and_a_band_of_students_interval(s
     assert means["kind=rae (2)"] == pytest.approx([0.0, 0.15])
     # The failed run is a thin line as far as it came, and in no mean.
     assert [0.0] in [line.get_ydata().tolist() for line in axes.lines if line.get_linewidth() < 1]
-    assert len(axes.collections) == 2
+    assert len(axes.collections) == 0
+    third = shutil.copytree(sweep / "kind=rae_seed=2", "rae_seed=4")
+    text = Path(third, "params.yaml").read_text()
+    Path(third, "params.yaml").write_text(text.replace("seed: 2\n", "seed: 4\n"))
+    rae, none = tables.group_results(tables.gather_results([sweep, Path(third)]))
+    assert len(draw_curves([rae, none], LOSSES[0]).axes[0].collections) == 1
 
 
 def test_a_run_counts_once_by_whatever_path_it_is_given_and_a_repeat_of_it_does_not_count(sweep):

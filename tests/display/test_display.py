@@ -121,6 +121,12 @@ def test_estimates_of_a_label_are_points_of_one_line_with_their_intervals():
     assert -0.5 < heights[0] < heights[1] < 0.5
 
 
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 5, 300])
+def test_steps_are_whole_numbers(max_steps):
+    _, (axes,) = plots.make_panels(size=(5, 4), max_steps=max_steps)
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_training_has_trends_hollow_points_and_shares_without_those_that_never_occur():
     rows = [{"step": 0, "late": 1.0, "good": None}, {"step": 1, "ok": 0.75, "bad": 0.25, "never": 0.0}]
     rows += [{"step": 2, "ok": 1.0, "good": 0.5}, {"step": 3, "ok": 1.0, "good": 1.0}]

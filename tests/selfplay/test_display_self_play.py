@@ -1,17 +1,21 @@
 """The live figure, pictures and tables of self-play, by their artists and cells, on real figures."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pyspiel
 import pytest
 
 from rlnb.games.exact import kuhn_family, measure_rows, nash_conv, probabilities_by_state
+from rlnb.selfplay.arena import Match
 from rlnb.selfplay.display import (
+    draw_arena,
     draw_self_play,
     show_first_moves,
     show_kuhn,
 )
+from rlnb.statistics import Estimate
 
 SEATS = ("first", "second")
 
@@ -63,6 +67,21 @@ def test_tictactoe_shows_its_losses_next_to_what_self_play_says():
     assert losses["second seat, greedy"].get_ydata().tolist() == pytest.approx([0.2] * 3)  # of the average
     assert lines(figure, OWN)["draws"].get_ydata().tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
     figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize(("last", "scale"), [(0.81, "linear"), (0.09, "log")])
+def test_nash_conv_has_a_logarithmic_axis_once_it_spans_a_decade(last, scale):
+    rows = [{"step": 0, "exact/nash_conv": 0.9}, {"step": 1, "exact/nash_conv": last}]
+    assert draw_self_play(rows, max_steps=1).axes[0].get_yscale() == scale
+
+
+@pytest.mark.parametrize(("seats", "labels"), [((0, 1), ["first seat", "second seat"]), ((1,), [""])])
+def test_what_all_matches_share_is_said_once_above_them(seats, labels):
+    score = Estimate(0.5, 0.25, 0.75)
+    match = Match("kuhn_poker", "random", 0, "", "last", 2, 1, 0, 1, score, 0.0, None, None, 0.0, 1.0)
+    axes = draw_arena({"before": [replace(match, seat=seat) for seat in seats]}).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == labels
+    assert axes.get_title().startswith("Scores in the arena, kuhn_poker, random, ")
 
 
 def test_a_game_with_nash_conv_alone_shows_it_on_a_logarithmic_axis_zero_included():
