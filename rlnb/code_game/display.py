@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from textwrap import shorten
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -105,7 +106,7 @@ def show_rounds(rounds: Sequence[GameRound], rewards: Sequence[Callable[[GameRou
             (
                 as_code(played.code),
                 played.kind.replace("_", " "),
-                as_text(played.message)[:LONGEST_TEXT],
+                shorten(played.message, LONGEST_TEXT, placeholder=" …"),
                 as_code(played.output, longest=LONGEST_TEXT),
                 ("right" if played.is_predicted else "wrong") if played.verdict else None,
                 *(
@@ -136,5 +137,6 @@ def show_hardest(programs: Sequence[EvaluatedProgram], predictor: Predictor, *, 
     return Table(
         ["program", "output", "prediction", "probability of a token"],
         rows,
-        f"The {len(hardest)} distinct programs that the opponent failed on most, as it read them.",
+        f"{len(hardest)} of {len(wins)} distinct programs that the opponent failed on, as it read them, the "
+        "hardest first.",
     )

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from statistics import fmean
+from textwrap import shorten
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
@@ -102,10 +103,11 @@ def show_strategy_rewards(
     """Return a table of what each completion did, and what it earns under every preset."""
     rows = []
     for result in results:
-        row = [as_code(result.code), result.ending.replace("_", " "), result.why[:200]]
+        why = shorten(result.why, 200, placeholder=" …")
+        row = [as_code(result.code), result.ending.replace("_", " "), why]
         for rewards in presets.values():
             earned = [0.0 if result.has_failed_sandbox else reward(result) or 0.0 for reward in rewards]
-            row.append(f"{sum(earned):+g}")
+            row.append(as_text(float(sum(earned)), signed=True))
         rows.append(row)
     return Table(["strategy", "ended as", "why", *presets], rows)
 

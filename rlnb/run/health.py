@@ -91,7 +91,7 @@ def find_shared_outcome(ends: Sequence[AnswerEnd]) -> str:
     meaning = next(text for pattern, text in MEANINGS.items() if re.search(pattern, known))
     shared = f"{count / len(ends):.0%} of the answers ended as {outcome.replace('_', ' ')}{often}"
     meaning = meaning if len(most) > 1 else "each has a mistake of its own; read some in the notebook"
-    return f"{shared}. Perhaps {meaning}{see('answers-invalid')}"
+    return f"{shared.rstrip('.')}. Perhaps {meaning}{see('answers-invalid')}"
 
 
 def describe_ends(

@@ -85,7 +85,7 @@ def test_hostile_code_is_escaped_and_does_not_end_the_notebook(presets):
         assert "<script>" not in html and "<b>" not in html
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\\udc80" in html
         (html + repr(table)).encode()
-    assert table.headers[-2:] == ["requirements", "graded"] and table.rows[0][-2:] == ["-3", "-1.2"]
+    assert table.headers[-2:] == ["requirements", "graded"] and table.rows[0][-2:] == ["-3.000", "-1.200"]
 
 
 def test_the_live_figure_has_scores_held_out_points_and_endings(tmp_path):
