@@ -59,7 +59,7 @@ def test_groups_that_tie_because_all_have_won_ask_for_harder_tasks(metric):
     "outcome", sorted({*STATUSES, *ENDINGS, *INVALID_KINDS, "no_result"} - {*health.USUAL})
 )
 def test_an_outcome_of_more_than_half_of_the_answers_is_told_with_its_most_frequent_error(outcome):
-    errors = [f"assert f{n}({n}) == {n}: NameError: name 'f{n}' is not defined" for n in range(3)]
+    errors = [f"assert f{n}({n}) == {n}: NameError: name 'f{n}' is not defined." for n in range(3)]
     ends = [AnswerEnd(outcome, reason) for reason in (*errors, "ValueError: no", "OSError: no")]
     (line,) = describe_ends(ends + ends_of(passed=4))
     assert line.startswith("warning: 56% of the answers ended as ")
