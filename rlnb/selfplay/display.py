@@ -88,8 +88,8 @@ def draw_nash_conv(axes: Axes, rows: Sequence[Row]) -> None:
     for (name, label), colour in zip(measures.items(), COLOURS, strict=False):
         shown = [{**row, name: max(row[name], SMALLEST)} for row in rows if known(row, name)]
         draw_line(axes, shown, name, color=colour, label=label, linewidth=1 if axes.lines else 2.5)
-    drawn = [value for line in axes.lines for value in line.get_ydata()]
-    if drawn and max(drawn) >= 10 * min(drawn):
+    low, high = axes.dataLim.intervaly
+    if high >= 10 * low:
         axes.set_yscale("log")
     put_legend(axes, 2)
     axes.set(title="NashConv (exact; 0 is an equilibrium)", ylabel="what best responses gain")
