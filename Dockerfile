@@ -1,11 +1,10 @@
 # rlnb with its notebooks on NVIDIA GPUs, x86-64 and arm64 (DGX Spark) alike. docs/docker.md: users, caches, clusters, errors.
 #   docker build -t rlnb .          (on DGX Spark: docker build -t rlnb --build-arg KIND=spark .)
 #   docker run --rm -it --init --gpus all --shm-size=32g --ulimit memlock=-1 --ulimit stack=67108864 -p 127.0.0.1:8888:8888 -v "$PWD/outputs:/rlnb/outputs" -v "$PWD/model_cache:/rlnb/model_cache" rlnb
-# The tag names both architectures. Used of it are the CUDA toolkit and the compiler; torch is that of requirements/.
-ARG BASE=nvcr.io/nvidia/pytorch:25.11-py3
-FROM ${BASE}
+# CUDA's libraries and ptxas come as wheels (requirements/), the driver's from the NVIDIA Container Toolkit.
+FROM ubuntu:24.04
 
-# One of setup.sh's kinds: cuda, spark, vllm, plain.
+# One of setup.sh's kinds: cuda, spark, volta, vllm, plain.
 ARG KIND=cuda
 # The owner of the project and of what is written into mounted folders: --build-arg USER_ID="$(id -u)".
 ARG USER_ID=1000
@@ -13,7 +12,7 @@ ARG USER_ID=1000
 # Versions are the release's: an archive keeps no older ones, so a pin would break the build.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc git libc6-dev make python3 python3-dev python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates g++ gcc git make python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 # The base's own user holds 1000. Folders that any user may fill (1777) also serve `docker run --user` and new volumes.
@@ -22,10 +21,10 @@ RUN (userdel --remove ubuntu || true) \
     && install -d -m 1777 /home/rlnb /home/rlnb/.cache /home/rlnb/.cache/huggingface /rlnb/outputs /rlnb/model_cache \
     && install -d -o "$USER_ID" /rlnb
 
-# The base's variables for its own torch: libraries that ours would load, pins that pip would obey, TF32 for all.
-ENV LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64 \
-    PIP_CONSTRAINT="" \
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=0
+# UTF-8, and the driver's parts also where not `--gpus` but a runtime asks for them.
+ENV LANG=C.UTF-8 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 USER $USER_ID
 WORKDIR /rlnb
@@ -44,7 +43,5 @@ ENV HOME=/home/rlnb \
     PATH=/rlnb/.venv/bin:$PATH
 
 EXPOSE 8888
-# The base sets TRITON_PTXAS_PATH for every GPU; rlnb sets it where it helps. Its script then becomes the command.
-ENTRYPOINT ["env", "-u", "TRITON_PTXAS_PATH", "/opt/nvidia/nvidia_entrypoint.sh"]
 # The token is $JUPYTER_TOKEN, else Jupyter makes one and prints it.
 CMD ["jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"]

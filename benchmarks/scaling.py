@@ -70,7 +70,7 @@ class Hardware(NamedTuple):
 
 
 V100 = Machine("v100", "V100", (7, 0), 32.0, 8, "workstation", "unasked")
-GB10 = Machine("gb10", "GB10", (12, 1), 119.7, 8, "workstation", "unasked")
+GB10 = Machine("gb10", "GB10", (12, 1), 95.8, 8, "workstation", "unasked")
 H100 = Machine("h100", "H100", (9, 0), 79.6, 8, "workstation", "unasked")
 # What config.json of the models of the profiles says, of a whole list of repositories.
 NAMES = (

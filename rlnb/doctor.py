@@ -36,7 +36,7 @@ def report(
         _package_set(root, prefix),
         _stack(),
         _gpu(machine, prefix),
-        *_compiler(machine),
+        *find_compiler(machine),
         _engine(machine, choices),
         _sandbox(),
         Finding("environment", machine.environment),
@@ -111,12 +111,21 @@ def _gpu(machine: Machine, prefix: str) -> Finding:
     return Finding("GPU", state, remedy)
 
 
-def _compiler(machine: Machine) -> list[Finding]:
-    """Return what Triton needs, which compiles the first GRPO step on every GPU."""
-    if not machine.capability:
+def find_compiler(
+    machine: Machine,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    include: str = sysconfig.get_path("include"),
+) -> list[Finding]:
+    """Return whether Triton, which compiles at the first GRPO step on every GPU that computes, has its needs.
+
+    environ: CC, or PATH with gcc or clang. include: folder of Python.h.
+    """
+    if not machine.capability or machine.name == "older":
         return []
-    missing = [] if shutil.which("cc") or shutil.which("gcc") else ["a C compiler"]
-    missing += [] if Path(sysconfig.get_path("include"), "Python.h").is_file() else ["Python.h"]
+    compilers = [shutil.which(name, path=environ.get("PATH")) for name in ("gcc", "clang")]
+    missing = [] if environ.get("CC") or any(compilers) else ["a C compiler"]
+    missing += [] if Path(include, "Python.h").is_file() else ["Python.h"]
     remedy = f"Triton needs {' and '.join(missing)}: apt install gcc python3-dev" if missing else ""
     return [Finding("compiler", f"Triton {installed_version('triton') or 'missing'}", remedy)]
 

@@ -13,7 +13,7 @@ MACHINES = {
     "cpu": Machine("cpu", "", None, 16.0, 4, "workstation", "reachable"),
     "v100": Machine("v100", "Tesla V100", (7, 0), 32.0, 8, "slurm", "reachable"),
     "a100": Machine("a100", "NVIDIA A100", (8, 0), 80.0, 16, "workstation", "reachable"),
-    "gb10": Machine("gb10", "NVIDIA GB10", (12, 1), 119.6, 20, "workstation", "reachable"),
+    "gb10": Machine("gb10", "NVIDIA GB10", (12, 1), 95.7, 20, "workstation", "reachable"),
 }
 
 

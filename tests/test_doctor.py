@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rlnb.doctor import Finding, render, report
+from rlnb.doctor import Finding, find_compiler, render, report
 from rlnb.machine import Machine
+from rlnb.machine.table import MACHINES
 
 LAPTOP = Machine("cpu", "", None, 24.0, 2, "workstation", "reachable")
 V100 = Machine("v100", "Tesla V100-SXM2-32GB", (7, 0), 31.7, 8, "supercloud", "offline")
-SPARK = Machine("gb10", "NVIDIA GB10", (12, 1), 119.7, 20, "workstation", "reachable")
+SPARK = Machine("gb10", "NVIDIA GB10", (12, 1), 95.8, 20, "workstation", "reachable")
 
 
 @pytest.fixture
@@ -41,11 +42,23 @@ def test_a_cpu_machine_needs_neither_gpu_nor_bitsandbytes(project):
     assert hub.state == "unreachable, runs are offline" and hub.remedy
 
 
-def test_a_gpu_needs_what_triton_compiles_with(project, monkeypatch):
-    monkeypatch.setattr("rlnb.doctor.shutil.which", lambda name: None)
-    findings = findings_of(SPARK, project)
-    assert findings["GPU"].state == "NVIDIA GB10, capability 12.1, 120 GiB"
-    assert "a C compiler" in findings["compiler"].remedy
+@pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
+def test_every_gpu_that_computes_needs_what_triton_compiles_with(row, tmp_path):
+    (capability, *_) = (*row.capabilities, {"older": (6, 0), "newer": (13, 0)}.get(row.name))
+    machine = Machine(row.name, "", capability, 24.0, 8, "workstation", "not asked")
+    environ, include = {"PATH": str(tmp_path)}, str(tmp_path)
+
+    def remedies() -> list[str]:
+        return [finding.remedy for finding in find_compiler(machine, environ=environ, include=include)]
+
+    if row.profile == "cpu":
+        assert remedies() == []
+        return
+    assert "a C compiler and Python.h" in remedies()[0]
+    (tmp_path / "Python.h").touch()
+    assert "needs a C compiler:" in remedies()[0]
+    (tmp_path / "gcc").touch(mode=0o755)
+    assert remedies() == [""]
 
 
 def test_a_set_that_does_not_serve_the_machine_is_named_with_the_one_that_does(project):

@@ -9,7 +9,7 @@ from rlnb.machine.table import MACHINES, PROFILE_MEMORY_GIB
 from rlnb.params import load_dotenv
 
 # Of the smallest machine that a profile is for.
-LEAST_GIB = {**dict(PROFILE_MEMORY_GIB), "v100": 16.0, "gb10": 119.0}
+LEAST_GIB = {**dict(PROFILE_MEMORY_GIB), "v100": 16.0, "gb10": 95.0}
 
 
 def job_machine(profile: str | None, name: str | None, gpu_memory: float | None) -> Machine:

@@ -112,9 +112,11 @@ def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]
     if name == "older":
         variables[VISIBLE_GPUS] = ""
     if name == "gb10":
-        variables["TORCH_CUDA_ARCH_LIST"] = "12.1a"  # for packages built from source
-        # Triton before 3.7 brings a ptxas that does not know sm_121a (triton#8539); CUDA 13's does. Never
-        # elsewhere: a wrong path breaks older cards.
+        # For packages built from source, of which no set has one.
+        variables["TORCH_CUDA_ARCH_LIST"] = "12.1a"
+        # Triton before 3.6 brings a ptxas that does not know sm_121a (triton#8539); CUDA 13's does. Those of
+        # the sets bring ptxas-blackwell and do not read this for 12.1. Never elsewhere: a wrong path breaks
+        # older cards.
         if files_exist(PTXAS):
             variables["TRITON_PTXAS_PATH"] = PTXAS
     return variables

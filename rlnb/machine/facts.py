@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlnb.machine.table import BF16_FLAGS, MACHINES
+from rlnb.machine.table import BF16_FLAGS, MACHINES, SHARED_MEMORY
 
 OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
@@ -25,7 +25,7 @@ class Machine:
 
     name: a row of the table. accelerator: the GPU's name in the driver, "" without one.
     capability: CUDA compute capability, (8, 0). memory_gib: of the first visible GPU; the system's where
-    there is none or where the GPU shares it (GB10); 0.0 where unknown. cpu_count: usable cores.
+    there is none, and 0.8 of it where the GPU shares it (GB10); 0.0 where unknown. cpu_count: usable cores.
     environment: workstation, slurm or supercloud. hub: reachable, unreachable, offline (the environment
     asks for it) or not asked.
     """
@@ -97,8 +97,8 @@ def identify(
         return Machine(name, "", None, system_memory_gib, cpu_count, environment, hub)
     names = {capability: row.name for row in MACHINES for capability in row.capabilities}
     name = names.get(gpu.capability, "older" if gpu.capability < (7, 0) else "newer")
-    memory_gib = gpu.memory_gib or (system_memory_gib if name == "gb10" else 0.0)
-    return Machine(name, gpu.name, gpu.capability, memory_gib, cpu_count, environment, hub)
+    shared_gib = round(system_memory_gib * SHARED_MEMORY.get(gpu.capability, 0.0), 1)
+    return Machine(name, gpu.name, gpu.capability, gpu.memory_gib or shared_gib, cpu_count, environment, hub)
 
 
 def rank() -> int:

@@ -54,6 +54,10 @@ MACHINES = (
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86-64 twice, aarch64
 
+# {capability: share of the system's memory that counts as the GPU's, which has none of its own}. A GB10 with
+# 122 GiB freezes when asked for more than the 102 that CUDA has: no error, no OOM killer (pytorch#174358).
+SHARED_MEMORY = {(12, 1): 0.8}
+
 # A profile's batches need this much. With less the next one is taken, v100's at last: slices of a GPU and
 # consumer cards end up where their memory says.
 PROFILE_MEMORY_GIB = (("h100", 70.0), ("a100", 38.0), ("v100", 0.0))

@@ -25,6 +25,7 @@ from transformers import (
 
 from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
+from rlnb.machine.table import SHARED_MEMORY
 from rlnb.params.bases import find_adapter_fault, is_same_model, read_base, write_base
 from rlnb.params.model_cache import find_folder, is_path
 from rlnb.params.resolving import NAME_END, PREFETCH
@@ -85,6 +86,7 @@ def load_policy(
     """
     if params.adapters and (fault := find_adapter_fault(params.adapters)):
         raise ParamsError(f"model.adapters = {params.adapters!r} {fault}")
+    leave_memory_to_the_system()
     source = find_model(params)
     base = read_base(params.adapters) if params.adapters else ""
     if base and not is_same_model(base, source):
@@ -106,6 +108,12 @@ def load_policy(
     use_cpu_attention(model)
     dtype, chat = DTYPES[params.dtype], Chat(tokenizer, params.thinking, params.system)
     return Policy(model, tokenizer, source, params.engine, dtype, chat, str(folder or ""))
+
+
+def leave_memory_to_the_system() -> None:
+    """Let torch raise an out-of-memory error before it has the memory that a GPU shares with the system."""
+    if torch.cuda.is_available() and (share := SHARED_MEMORY.get(torch.cuda.get_device_capability())):
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:

@@ -45,13 +45,13 @@ def test_a_gpu_is_named_by_its_capability():
         assert identify({}, gpus=[Gpu("GPU-0", "some GPU", capability, 40.0)]).name == name
 
 
-def test_without_a_gpu_and_on_a_gb10_the_memory_is_the_systems():
+def test_without_a_gpu_the_memory_is_the_systems_and_on_a_gb10_what_it_can_lose_of_it():
     seen = {"system_memory_gib": 31.2, "cpu_count": 4}
     machine = identify({}, cpu_flags=frozenset({"fpu", "avx2"}), **seen)
     assert machine == Machine("cpu", "", None, 31.2, 4, "workstation", "not asked")
     assert identify({}, cpu_flags=frozenset({"fpu", "amx_bf16"})).name == "cpu_bf16"
     machine = identify({}, gpus=[GB10], **seen)
-    assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 31.2, 4, "workstation", "not asked")
+    assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 25.0, 4, "workstation", "not asked")
 
 
 def test_the_gpu_that_cuda_would_take_first_is_the_one_described():

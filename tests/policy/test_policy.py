@@ -18,9 +18,11 @@ from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.tasks import Task
 from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import ParamsError, PolicyUnavailable
+from rlnb.machine.table import MACHINES
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import BLOCK_TOKENS, batches, generate_ids, uniform_columns
+from rlnb.policy.loading import leave_memory_to_the_system
 
 # As Qwen3's: where nothing is said, the model thinks.
 THINKING = (
@@ -271,3 +273,14 @@ def test_a_tokenizer_without_an_end_takes_that_of_the_model_and_without_any_is_r
         PolicyUnavailable, match="^model.id = .* has no end token; name it in its tokenizer_co"
     ):
         load_tiny(cache_dir, id=str(folder))
+
+
+def test_torch_is_capped_on_the_machines_whose_gpu_shares_the_systems_memory(monkeypatch):
+    shares = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for row in MACHINES:
+        for capability in row.capabilities:
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+            leave_memory_to_the_system()
+    assert shares == [0.8]

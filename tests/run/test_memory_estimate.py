@@ -101,7 +101,7 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
 CARDS = {
     "cpu": (8,), "cpu_bf16": (8,), "older": (16,), "v100": (15.8, 31.7), "t4": (15,), "a100": (40, 80),
     "ampere": (7.75, 24, 45), "ada": (7.75, 24, 45), "h100": (79.6,), "b200": (178.4,),
-    "rtx_blackwell": (31.8, 95), "gb10": (119.7,), "newer": (31.8,),
+    "rtx_blackwell": (31.8, 95), "gb10": (95.8,), "newer": (31.8,),
 }  # fmt: skip
 
 
