@@ -10,8 +10,8 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from rlnb.batch.machines import job_machine
 from rlnb.errors import ParamsError, see
 from rlnb.params.cell import read_parameters_cell
-from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_missing, is_on_hub
-from rlnb.params.resolving import cache_directory, loaded_model, mbpp_downloads
+from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_missing
+from rlnb.params.resolving import cache_directory, mbpp_downloads, model_downloads
 from rlnb.run.headless import choose_edited
 from rlnb.run.prepare import Values, load
 
@@ -42,9 +42,7 @@ def prefetch(
     )
     cache_dir = cache_directory(params)
     print(f"{notebook.stem}, profile {saved._profile}, for {target.name}, into {cache_dir}:")
-    model, repositories = loaded_model(params), {}
-    if model is not None and is_on_hub(model.id):
-        repositories[model.id, "model"] = "model.id"
+    repositories = {(model_id, "model"): field for model_id, field in model_downloads(params).items()}
     for field in mbpp_downloads(params):
         repositories[MBPP_ID, "dataset"] = field
     for (repo_id, kind), field in repositories.items():

@@ -92,15 +92,15 @@ def find_base(adapters: str | Path) -> str:
     if base.startswith("HuggingFaceTB/"):  # its name is that of the embedded model
         return base
     ids = {directory: model_id for model_id, directory in BUILT_DIRECTORIES.items()}
-    return ids.get(Path(base).name, base if Path(base).is_dir() else _without_bits(base))
+    return ids.get(Path(base).name, base if Path(base).is_dir() else without_bits(base))
 
 
 def is_same_model(base: str, model: str) -> bool:
     """Return whether two ids or directories name one model, whoever's copy and in 4 bits or not."""
     names = [Path(BUILT_DIRECTORIES.get(each, each)).name.casefold() for each in (base, model)]
-    return _without_bits(names[0]) == _without_bits(names[1])
+    return without_bits(names[0]) == without_bits(names[1])
 
 
-def _without_bits(name: str) -> str:
+def without_bits(name: str) -> str:
     """Return a name without the suffixes of unsloth's copies in 4 bits."""
     return name.removesuffix("-bnb-4bit").removesuffix("-unsloth")

@@ -7,7 +7,10 @@ import fnmatch
 import json
 import os
 import re
+import runpy
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +55,27 @@ def find_id_fault(model_id: str) -> str:
     return f"holds GGUF files; {NOT_GGUF}" if model_id.lower().endswith(("-gguf", ".gguf")) else ""
 
 
+@cache
+def _read_unsloth_tables() -> dict[str, Any]:
+    """Return unsloth's tables of copies, by ids in small letters; {} where it is not installed.
+
+    unsloth itself cannot be imported on a login node without a GPU; this file of it imports nothing.
+    """
+    try:
+        return runpy.run_path(str(distribution("unsloth").locate_file("unsloth/models/mapper.py")))
+    except PackageNotFoundError:
+        return {}
+
+
+def find_copy(model_id: str, *, in_4bit: bool) -> str:
+    """Return the id of what unsloth loads in place of a model on the hub, most often a copy of its own."""
+    names = ("FLOAT_TO_INT_MAPPER",) if in_4bit else ("INT_TO_FLOAT_MAPPER", "MAP_TO_UNSLOTH_16bit")
+    if in_4bit and model_id.lower().endswith("-bnb-4bit"):
+        return model_id
+    copies = (_read_unsloth_tables().get(name, {}).get(model_id.lower()) for name in names)
+    return str(next(filter(None, copies), model_id))
+
+
 def built_directory(model_id: str, cache_dir: str | Path) -> Path | None:
     """Return where a model without a hub is built, None for others."""
     return Path(cache_dir, BUILT_DIRECTORIES[model_id]) if model_id in BUILT_DIRECTORIES else None
@@ -75,6 +99,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return a model's config.json, what it says of the text of a model of several kinds at the top."""
     config = read_json(folder / "config.json")
     return config | (config.get("text_config") or {})
+
+
+def read_quantization(config: Mapping[str, Any]) -> str:
+    """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or "", by its config.json."""
+    return str((config.get("quantization_config") or {}).get("quant_method", ""))
+
+
+def find_4bit_fault(config: Mapping[str, Any]) -> str:
+    """Return why unsloth cannot load these files in 4 bits, with the remedy, by config.json; "" if it can.
+
+    In 4 bits its GPT-OSS has a linear layer for each expert. Of files with other names it would make up the
+    experts, and go on.
+    """
+    if config.get("model_type") != "gpt_oss" or read_quantization(config) == "bitsandbytes":
+        return ""
+    return "needs gpt-oss in bitsandbytes' form; write false, or model.id = unsloth/gpt-oss-20b"
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:

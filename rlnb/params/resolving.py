@@ -9,8 +9,17 @@ from urllib.parse import urlsplit
 from rlnb.errors import ParamsError, see
 from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS, ask_status
-from rlnb.params.bases import read_base
-from rlnb.params.model_cache import find_folder, find_mbpp, find_missing, is_on_hub, read_facts
+from rlnb.params.bases import read_base, without_bits
+from rlnb.params.model_cache import (
+    find_4bit_fault,
+    find_copy,
+    find_folder,
+    find_mbpp,
+    find_missing,
+    is_on_hub,
+    read_config,
+    read_facts,
+)
 from rlnb.params.problems import show
 from rlnb.params.sections import Conflict, MbppParams, ModelParams, NotebookParams, get_value, value_of
 
@@ -38,6 +47,28 @@ def loaded_model(params: NotebookParams) -> ModelParams | None:
     """Return the section model, None where completions come from elsewhere."""
     writer = getattr(params, "writer", None)
     return getattr(params, "model", None) if writer is None or writer.kind == "policy" else None
+
+
+def loaded_id(model: ModelParams) -> str:
+    """Return the id of the files that are loaded: unsloth has copies of models under ids of its own."""
+    has_copy = model.engine == "unsloth" and is_on_hub(model.id)
+    return find_copy(model.id, in_4bit=model.load_in_4bit is True) if has_copy else model.id
+
+
+def merged_id(model: ModelParams) -> str:
+    """Return the id of the files that adapters are merged into, in 16 bits or MXFP4."""
+    return without_bits(model.id) if model.load_in_4bit is True else loaded_id(model)
+
+
+def model_downloads(params: NotebookParams) -> dict[str, str]:
+    """Return {id on the hub of a model that a run loads: the field that asks for it}, without "auto"."""
+    model = loaded_model(params)
+    if model is None:
+        return {}
+    wanted = {loaded_id(model): "model.id"}
+    if set(get_value(params, "save.formats", ())) - {"lora"}:
+        wanted.setdefault(merged_id(model), "save.formats")
+    return {model_id: field for model_id, field in wanted.items() if is_on_hub(model_id)}
 
 
 def cache_directory(params: NotebookParams) -> str:
@@ -177,8 +208,11 @@ def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
             reason = f"holds adapters; write model.adapters, and model.id = {base}"
         yield Conflict("model.id", reason)
         return
-    folder = find_folder(model.id, model.cache_dir)
+    folder = find_folder(loaded_id(model), model.cache_dir)
     facts = read_facts(folder) if folder else None
+    in_4bit = model.load_in_4bit is True and model.engine == "unsloth"
+    if folder and in_4bit and (fault := find_4bit_fault(read_config(folder))):
+        yield Conflict("model.load_in_4bit", fault)
     if facts and not facts.has_end:
         yield Conflict("model.id", f"has a tokenizer without an end token; {NAME_END}")
     for field, forms in FORMS_WITHOUT_CHAT.items() if facts and not facts.has_chat_template else ():
@@ -198,12 +232,13 @@ def _model_conflicts(params: NotebookParams) -> Iterator[Conflict]:
 
 def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
     """Yield what would have to be downloaded."""
-    model = loaded_model(params)
-    if model and is_on_hub(model.id) and model.engine != "unsloth":  # which loads copies under other names
-        missing = find_missing(model.cache_dir, model.id)
-        reason = f"lacks {', '.join(missing[:2])} in {model.cache_dir} and the hub cannot be reached"
-        if missing:
-            yield Conflict("model.id", f"{reason}; {PREFETCH}, or write embedded{OFFLINE}")
+    cache_dir = cache_directory(params)
+    for model_id, field in model_downloads(params).items():
+        if missing := find_missing(cache_dir, model_id):
+            which = "" if model_id == get_value(params, field) else f"needs {model_id}, which "
+            reason = f"{which}lacks {', '.join(missing[:2])} in {cache_dir} and the hub cannot be reached"
+            other = "embedded" if field == "model.id" else "lora alone"
+            yield Conflict(field, f"{reason}; {PREFETCH}, or write {other}{OFFLINE}")
     subset = getattr(resolve_mbpp(params), "subset", "full")
     for field in mbpp_downloads(params):
         if not find_mbpp(cache_directory(params), subset if field == "mbpp.source" else "full"):

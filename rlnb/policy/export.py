@@ -5,30 +5,37 @@ import gc
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mxfp4Config, PretrainedConfig
+from transformers import Mxfp4Config
 
 from rlnb.errors import RlnbError
+from rlnb.params.model_cache import read_quantization
+from rlnb.params.resolving import merged_id
 from rlnb.params.sections import ModelParams
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.builtin import EMBEDDED_NAME
+from rlnb.policy.builtin import EMBEDDED_NAME, model_directory
 from rlnb.policy.generation import generate, generating
 from rlnb.policy.loading import (
     TIED,
     Policy,
     adapts_tied,
     explain_load_errors,
+    fetch_config,
     load_policy,
+    load_whole,
     save_adapters,
 )
 from rlnb.run.disk import written_whole
@@ -86,7 +93,7 @@ def save_in_format(
     freed before a copy of them is merged; else it stays as it is. Raises ExportFailed.
     """
     directory = Path(directory)
-    if form == "mxfp4" and read_quantization(policy.source, params) != "mxfp4":
+    if form == "mxfp4" and read_quantization(fetch_config(find_merged(params), params)) != "mxfp4":
         raise ExportFailed(
             f"mxfp4 keeps the experts of a base that is stored in MXFP4, unlike {params.id}; write "
             "merged_16bit, or for gpt-oss `rlnb export --base openai/gpt-oss-20b`"
@@ -97,20 +104,43 @@ def save_in_format(
         elif form == "mxfp4":
             save_mxfp4(policy, unfinished, params)
         elif policy.engine == "unsloth" and form == "merged_16bit":
-            # It merges into the 16-bit files of the base, shard by shard, also where it trained on 4 bits.
-            policy.model.save_pretrained_merged(
-                str(unfinished), tokenizer=policy.tokenizer, save_method="merged_16bit"
-            )
+            save_by_unsloth(policy, unfinished, params)
         else:
             save_merged(policy, unfinished, params, is_wide=form == "merged_32bit", is_last=is_last)
     return directory
 
 
-def read_quantization(source: str, params: ModelParams) -> str:
-    """Return how a model's files are quantized (mxfp4, bitsandbytes, gptq), or ""."""
+def find_merged(params: ModelParams) -> str:
+    """Return the folder or the id on the hub of the model that adapters are merged into."""
+    return model_directory(merged_id(params), params.cache_dir)
+
+
+def fetch_merged(params: ModelParams) -> Path:
+    """Return the folder of the model that adapters are merged into, from the hub if it is not here."""
+    source = find_merged(params)
+    if Path(source).is_dir():
+        return Path(source)
     with explain_load_errors(params):
-        config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
-    return str((config.get("quantization_config") or {}).get("quant_method", ""))
+        downloaded = snapshot_download(
+            source, cache_dir=params.cache_dir, allow_patterns=["*.json", "*.safetensors"],
+            ignore_patterns=["original/*", "metal/*"],
+        )  # fmt: skip
+    return Path(downloaded)
+
+
+def save_by_unsloth(policy: Policy, directory: Path, params: ModelParams) -> None:
+    """Merge into files in 16 bits or MXFP4 shard by shard, also after a training in 4 bits.
+
+    unsloth finds them by the name in the config, and asks the hub for what is not a folder.
+    """
+    config = policy.model.config
+    loaded_name, config._name_or_path = config._name_or_path, str(fetch_merged(params))
+    try:
+        policy.model.save_pretrained_merged(
+            str(directory), tokenizer=policy.tokenizer, save_method="merged_16bit"
+        )
+    finally:
+        config._name_or_path = loaded_name
 
 
 def save_lora(policy: Policy, directory: Path) -> None:
@@ -141,7 +171,8 @@ def save_merged(
         raise ExportFailed(f"the adapters cannot be merged: {TIED}; write lora")
     half = torch.float16 if params.dtype == "float16" else torch.bfloat16
     dtype = torch.float32 if is_wide else half
-    is_mxfp4 = read_quantization(policy.source, params) == "mxfp4"
+    source = find_merged(params)
+    is_mxfp4 = read_quantization(fetch_config(source, params)) == "mxfp4"
     options: dict[str, object] = {"dtype": torch.float32 if params.dtype == "float32" else dtype}
     if is_mxfp4:
         options["quantization_config"] = Mxfp4Config(dequantize=True)
@@ -151,7 +182,7 @@ def save_merged(
             policy.model.to("meta")
             return_memory()
         with explain_load_errors(params):
-            base = AutoModelForCausalLM.from_pretrained(policy.source, cache_dir=params.cache_dir, **options)
+            base = load_whole(source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
     # Base models of the Qwen family do not list the chat's end among their end tokens.
     merged.generation_config.eos_token_id = policy.model.generation_config.eos_token_id
@@ -181,14 +212,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
         for name, module in policy.model.named_modules()
         if isinstance(module, LoraLayer)
     }
-    folder = Path(policy.source)
-    if not folder.is_dir():
-        with explain_load_errors(params):
-            downloaded = snapshot_download(
-                policy.source, cache_dir=params.cache_dir, allow_patterns=["*.json", "*.safetensors"],
-                ignore_patterns=["original/*", "metal/*"],
-            )  # fmt: skip
-        folder = Path(downloaded)
+    folder = fetch_merged(params)
     shards = sorted(folder.glob("*.safetensors"))
     for shard in shards:
         tensors = load_file(shard)
@@ -212,6 +236,48 @@ def reload(directory: str | Path, form: Form, params: ModelParams) -> Policy:
     return load_policy(params.model_copy(update=changes), is_trained=False)
 
 
+@contextmanager
+def using_adapters(policy: Policy, directory: str | Path) -> Iterator[None]:
+    """Put the adapters of a directory in the place of the policy's own, on the model that is loaded."""
+    policy.model.load_adapter(str(directory), "reloaded")
+    policy.model.set_adapter("reloaded")
+    try:
+        yield
+    finally:
+        policy.model.set_adapter("default")
+        policy.model.delete_adapter("reloaded")
+
+
+def ask(policy: Policy, prompt: str) -> tuple[str, np.ndarray]:
+    """Return a short greedy answer, and the logits of the prompt, float32 (num_tokens, vocabulary)."""
+    answer = generate(policy, [prompt], max_new_tokens=24, temperature=0)[0].text
+    return answer, compute_logits(policy, [prompt])[0].numpy()
+
+
+def reload_and_ask(
+    directory: str | Path, form: Form, params: ModelParams, prompt: str
+) -> tuple[str, np.ndarray]:
+    """Load what was written and ask it."""
+    return ask(reload(directory, form, params), prompt)
+
+
+def ask_written(
+    policy: Policy, directory: str | Path, form: Form, params: ModelParams, prompt: str
+) -> tuple[str, np.ndarray]:
+    """Ask what was written, as those who load it will find it.
+
+    Adapters use the policy's own base, which would not fit twice. A process in which unsloth has patched
+    transformers misreads a whole GPT-OSS, so another process loads it.
+    """
+    if form == "lora":
+        with using_adapters(policy, directory):
+            return ask(policy, prompt)
+    if policy.engine != "unsloth":
+        return reload_and_ask(directory, form, params, prompt)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(reload_and_ask, directory, form, params, prompt).result()
+
+
 def save_and_reload(
     policy: Policy, directory: str | Path, form: Form, params: ModelParams, *, prompt: str
 ) -> str:
@@ -223,11 +289,10 @@ def save_and_reload(
     try:
         save_in_format(policy, directory, form, params)
         progress = f"{directory}: saved, and not reloaded here"
-        exported = reload(directory, form, params)
-        answer = generate(exported, [prompt], max_new_tokens=24, temperature=0)[0].text
+        answer, logits = ask_written(policy, directory, form, params, prompt)
         trained_logits = compute_logits(policy, [prompt])
         change = compare_logits(trained_logits, compute_logits(policy, [prompt], reference=True))
-        difference = compare_logits(trained_logits, compute_logits(exported, [prompt]))
+        difference = compare_logits(trained_logits, [torch.from_numpy(logits)])
     except (RlnbError, OSError, RuntimeError, ValueError) as error:  # the rest of a run of hours goes on
         return f"{progress}: {error}"
     return (

@@ -1,12 +1,15 @@
 """A model with its adapters and tokenizer: loaded by transformers or unsloth, and saved."""
 
 import json
+import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, load_peft_weights
@@ -27,8 +30,8 @@ from rlnb.errors import ParamsError, PolicyUnavailable, see
 from rlnb.machine import rank
 from rlnb.machine.table import SHARED_MEMORY
 from rlnb.params.bases import find_adapter_fault, is_same_model, read_base, write_base
-from rlnb.params.model_cache import find_folder, is_path
-from rlnb.params.resolving import NAME_END, PREFETCH
+from rlnb.params.model_cache import find_4bit_fault, find_folder, is_path
+from rlnb.params.resolving import NAME_END, PREFETCH, loaded_id
 from rlnb.params.sections import ModelParams
 from rlnb.params.thoughts import THOUGHT_TOKEN
 from rlnb.policy.builtin import model_directory
@@ -118,7 +121,7 @@ def leave_memory_to_the_system() -> None:
 
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
-    source = find_model(params)
+    source = find_model(params.model_copy(update={"id": loaded_id(params)}))
     with explain_load_errors(params):
         return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir)
 
@@ -130,8 +133,7 @@ def find_model(params: ModelParams) -> str:
     """
     source = model_directory(params.id, params.cache_dir)
     if int(version("transformers").partition(".")[0]) < 5:
-        with explain_load_errors(params):
-            config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
+        config = fetch_config(source, params)
         parts = (config, config.get("text_config") or {})
         if any("rope_parameters" in part and "rope_theta" not in part for part in parts):
             raise PolicyUnavailable(
@@ -139,6 +141,13 @@ def find_model(params: ModelParams) -> str:
                 "machine's 4.57 does not read; save it with 4.57 (delete one that rlnb has built here)"
             )
     return source
+
+
+def fetch_config(source: str, params: ModelParams) -> dict[str, Any]:
+    """Return the config.json of a model on the hub or in a folder. Raises PolicyUnavailable."""
+    with explain_load_errors(params):
+        config, _ = PretrainedConfig.get_config_dict(source, cache_dir=params.cache_dir)
+    return dict(config)
 
 
 def load_with_transformers(
@@ -156,17 +165,43 @@ def load_with_transformers(
         options["device_map"] = choose_device_map()
     tokenizer = load_tokenizer(params)
     with explain_load_errors(params):
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source, cache_dir=params.cache_dir, output_loading_info=True, **options
-        )
-        if lacking := sorted(report["missing_keys"]):  # transformers makes them up and goes on
-            raise ValueError(f"its files lack {len(lacking)} of its weights, such as {lacking[0]}")
+        model = load_whole(source, cache_dir=params.cache_dir, **options)
     if params.load_in_4bit:  # not peft's prepare_model_for_kbit_training: it makes a float32 copy of the head
         model.requires_grad_(False)
     elif dtype != torch.bfloat16:  # to which transformers 4.57 dequantizes MXFP4, whatever is asked
         for weight in model.parameters():
             weight.data = weight.data.to(dtype) if weight.dtype == torch.bfloat16 else weight.data
     return attach_adapters(model, params, is_trained=is_trained) if params.adapters else model, tokenizer
+
+
+def load_whole(source: str, **options: object) -> PreTrainedModel:
+    """Load a model by transformers. Raises ValueError for weights that its files lack.
+
+    transformers makes them up and goes on, which it only reports.
+    """
+    model, report = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+    if lacking := sorted(report["missing_keys"]):
+        raise ValueError(f"its files lack {len(lacking)} of its weights, such as {lacking[0]}")
+    return model
+
+
+@contextmanager
+def refuse_made_up_weights() -> Iterator[None]:
+    """Raise ValueError where transformers, called by another library, logs that files lack weights."""
+    reports = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reports.append(record.getMessage())
+
+    logger, keep = logging.getLogger("transformers.modeling_utils"), Keep(logging.WARNING)
+    logger.addHandler(keep)
+    try:
+        yield
+    finally:
+        logger.removeHandler(keep)
+    if lacking := re.findall(r"^(\S.*?) *\| (?:\x1b\[\d+m)?MISSING", "\n".join(reports), re.MULTILINE):
+        raise ValueError(f"its files lack weights, such as {lacking[0]}")
 
 
 def choose_device_map() -> dict[str, int]:
@@ -200,10 +235,12 @@ def load_with_unsloth(
     """Load by unsloth, which must be imported before trl; from adapters also the model that they name."""
     from unsloth import FastLanguageModel
 
+    if params.load_in_4bit and (fault := find_4bit_fault(fetch_config(loaded_id(params), params))):
+        raise ParamsError(f"model.load_in_4bit = true {fault}")
     ranks: dict[str, object] = {}
     if "LOCAL_RANK" in os.environ:
         ranks["device_map"] = choose_device_map()
-    with explain_load_errors(params):
+    with explain_load_errors(params), refuse_made_up_weights():
         model, tokenizer = FastLanguageModel.from_pretrained(
             params.adapters or source, dtype=DTYPES[params.dtype], load_in_4bit=bool(params.load_in_4bit),
             max_seq_length=max_seq_length, use_gradient_checkpointing=checkpointing,

@@ -13,9 +13,16 @@ from typing import Any, Literal, NamedTuple
 
 from rlnb.errors import OutOfMemory, ParamsError, see
 from rlnb.machine import Machine, recommend
-from rlnb.params.model_cache import find_folder, is_tied, read_config, read_facts
+from rlnb.params.model_cache import (
+    find_4bit_fault,
+    find_copy,
+    find_folder,
+    is_tied,
+    read_config,
+    read_facts,
+)
 from rlnb.params.problems import show
-from rlnb.params.resolving import loaded_model, measures_mbpp, resolve
+from rlnb.params.resolving import loaded_id, loaded_model, measures_mbpp, resolve
 from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
 from rlnb.run.disk import GIB
 
@@ -123,17 +130,27 @@ def check_memory(params: NotebookParams, machine: Machine) -> str:
 
 def describe_remedies(params: NotebookParams, *, doing: Doing, on_gpu: bool = True) -> str:
     """Return the first settings to change for less memory, with their present values."""
+    can_quantize = on_gpu and _can_quantize(loaded_model(params))
     values = {field: get_value(params, field, None) for field in MEMORY_SETTINGS[doing]}
     for switch, setting in (
         ("vllm.enabled", "vllm.gpu_memory_utilization"),
         ("model.lora_rank", "model.load_in_4bit"),  # weights that are all trained cannot be quantized
         ("mbpp.enabled", "mbpp.max_completion_length"),
     ):
-        if not get_value(params, switch, True) or (setting == "model.load_in_4bit" and not on_gpu):
+        if not get_value(params, switch, True) or (setting == "model.load_in_4bit" and not can_quantize):
             values.pop(setting, None)
     open_to_change = [f"{f} = {show(value)}" for f, value in values.items() if value not in (None, True)]
     order = ", ".join(open_to_change[:3]) or "none is left"
     return f"Take a smaller model, or in this order halve a number or write true for false: {order}"
+
+
+def _can_quantize(model: ModelParams | None) -> bool:
+    """Return whether `model.load_in_4bit = true` would load the model that is loaded now in 16 bits."""
+    if model is None:
+        return False
+    by_unsloth = model.engine == "unsloth"
+    folder = find_folder(find_copy(model.id, in_4bit=True) if by_unsloth else model.id, model.cache_dir)
+    return not folder or not find_4bit_fault(read_config(folder))
 
 
 @contextmanager
@@ -175,7 +192,7 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
 def _load_sizes(params: NotebookParams) -> ModelSizes | None:
     """Return the sizes of the model, None without one, or where they are not known."""
     model = loaded_model(params)
-    return None if model is None else load_model_sizes(model.id, model.cache_dir)
+    return None if model is None else load_model_sizes(loaded_id(model), model.cache_dir)
 
 
 def weight_bytes(model: ModelParams, sizes: ModelSizes) -> float:
@@ -259,7 +276,7 @@ def check_positions(params: NotebookParams) -> str:
     Raises ParamsError where it has no positions beyond them.
     """
     model = loaded_model(params)
-    if model is None or (folder := find_folder(model.id, model.cache_dir)) is None:
+    if model is None or (folder := find_folder(loaded_id(model), model.cache_dir)) is None:
         return ""
     facts, lines = read_facts(folder), []
     for field, (_, tokens) in _longest_texts(params).items():

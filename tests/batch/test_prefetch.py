@@ -22,7 +22,7 @@ READ = {
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     root = tmp_path_factory.mktemp("hub")
-    make_hub(root, QWEN)
+    make_hub(root, QWEN, f"{QWEN}-bnb-4bit")
     with running_hub(root) as hub:
         yield hub
 
@@ -39,6 +39,17 @@ def prefetch(hub: Hub, cache: Path, *options: str, **environ: str) -> tuple[int,
 def files_of(cache: Path, folder: str, revision: str = REVISION) -> set[str]:
     snapshot = cache / folder / "snapshots" / revision
     return {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}
+
+
+def test_a_training_in_4_bits_that_merges_at_its_end_fetches_the_model_in_16_bits_as_well(hub, tmp_path):
+    options = ["--set", f"model.cache_dir={tmp_path}", "--set", f"model.id={QWEN}-bnb-4bit"]
+    process = rlnb(
+        "prefetch", "notebooks/gpt_oss_2048.ipynb", "--profile", "a100", *options,
+        "--set", "save.formats=[lora,merged_16bit]", HF_ENDPOINT=hub.address,
+    )  # fmt: skip
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    assert find_missing(tmp_path, f"{QWEN}-bnb-4bit") == find_missing(tmp_path, QWEN) == []
 
 
 def test_a_download_that_was_cut_off_is_refused_and_goes_on_with_the_files_that_were_whole(hub, tmp_path):

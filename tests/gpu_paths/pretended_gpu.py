@@ -1,7 +1,8 @@
 """A GPU that is not there, for the real unsloth: its CUDA branches run on the CPU.
 
 unsloth 2026.10.7 has a switch for it, UNSLOTH_ALLOW_CPU; Triton's kernels run in Triton's interpreter, which
-gives NaN in bfloat16, so models are float32. Not run: compiled kernels, xformers, 4-bit CUDA kernels, vLLM.
+gives NaN in bfloat16, so models are float32. In 4 bits bitsandbytes' kernels for
+CPUs compute. Not run: compiled kernels, xformers, 4-bit CUDA kernels, vLLM.
 """
 
 import contextlib
@@ -140,7 +141,9 @@ def tell_unsloth() -> None:
     """Set what unsloth's modules have read before the facts were there, and make its rotary caches."""
     import torch
     import unsloth.models.llama as llama
+    import unsloth.models.loader as loader
 
+    loader.ALLOW_BITSANDBYTES = loader.ALLOW_PREQUANTIZED_MODELS = True  # which has kernels for CPUs too
     for module in unsloth_modules():
         if hasattr(module, "SUPPORTS_BFLOAT16"):
             module.SUPPORTS_BFLOAT16 = True

@@ -10,12 +10,17 @@ import pretended_gpu
 IS_REAL = pretended_gpu.import_unsloth()
 
 import copy  # noqa: E402
+import json  # noqa: E402
+import re  # noqa: E402
+import shutil  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from bitsandbytes.functional import quantize_4bit  # noqa: E402
 from metric_table import is_known  # noqa: E402
 from recipes import make_config  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny_families import (  # noqa: E402
     CONTINUATION,
     MODELS,
@@ -27,12 +32,14 @@ from tiny_families import (  # noqa: E402
 )
 from tiny_policy import train_by_hand  # noqa: E402
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
+from unsloth.models.loader_utils import get_model_name  # noqa: E402
 
-from rlnb.errors import ParamsError  # noqa: E402
+from rlnb.errors import ParamsError, PolicyUnavailable  # noqa: E402
+from rlnb.params.model_cache import find_copy  # noqa: E402
 from rlnb.params.sections import ModelParams  # noqa: E402
 from rlnb.policy import Policy, generate, load_policy, save_adapters  # noqa: E402
 from rlnb.policy.adapters import adapters_off, hash_trained  # noqa: E402
-from rlnb.policy.export import compute_logits, save_in_format  # noqa: E402
+from rlnb.policy.export import compute_logits, save_and_reload, save_in_format  # noqa: E402
 from rlnb.policy.scoring import score  # noqa: E402
 from rlnb.run.tracking import read_metrics  # noqa: E402
 
@@ -57,7 +64,7 @@ def model_params(models: Path, name: str, **options: object) -> ModelParams:
 def load(models: Path, name: str, *, checkpointing: bool = False, **options: object) -> Policy:
     params = model_params(models, name, **options)
     policy = load_policy(params, gradient_checkpointing=checkpointing, max_seq_length=1024, seed=0)
-    if name == "gpt_oss" and not IS_REAL:
+    if name.startswith("gpt_oss") and not IS_REAL:
         # On the pretended GPU the rotary frequencies stay uninitialized memory.
         rotary = policy.model.get_base_model().model.rotary_emb
         frequencies, _ = ROPE_INIT_FUNCTIONS[rotary.rope_type](rotary.config, policy.device)
@@ -174,6 +181,68 @@ def test_exports_are_read_by_transformers_and_adapters_by_unsloth(models, name, 
     again = load(models, name, adapters=str(adapters))
     for first, second in zip(ours, compute_logits(again, PROMPTS), strict=True):
         torch.testing.assert_close(first, second, atol=CLOSE["same"], rtol=0)
+
+
+def save_linear_gpt_oss(source: Path, directory: Path) -> None:
+    """Write a GPT-OSS as unsloth's copies in 4 bits have it: a linear layer for each expert, in NF4."""
+    shutil.copytree(source, directory)
+    linear = {}
+    for name, weight in load_file(source / "model.safetensors").items():
+        if ".experts." in name:
+            layer, _, tail = name.rpartition(".")
+            experts = f"{layer}.{tail.removesuffix('_bias')}s"
+            kind = "bias" if tail.endswith("_bias") else "weight"
+            each = weight if kind == "bias" else weight.mT.contiguous()
+            linear |= {f"{experts}.{index}.{kind}": each[index].clone() for index in range(len(each))}
+        else:
+            linear[name.replace(".router.", ".router.linear.")] = weight
+    for name in [name for name, weight in linear.items() if "proj" in name and weight.ndim == 2]:
+        linear[name], state = quantize_4bit(linear[name], quant_type="nf4", compress_statistics=True)
+        linear |= {f"{name}.{key}": each for key, each in state.as_dict(packed=True).items()}
+    save_file(linear, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": DTYPE,
+        "llm_int8_skip_modules": ["embed_tokens", "lm_head", "router"],
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def test_a_gpt_oss_in_4_bits_is_read_tried_again_and_merged_into_its_model_in_16_bits(models, tmp_path):
+    save_linear_gpt_oss(models / "gpt_oss", models / "gpt_oss-unsloth-bnb-4bit")
+    policy = load(models, "gpt_oss-unsloth-bnb-4bit", load_in_4bit=True)
+    plain = by_transformers("logits", models / "gpt_oss")
+    gaps = [
+        float((ours - torch.tensor(theirs)).abs().mean())
+        for ours, theirs in zip(compute_logits(policy, PROMPTS), plain, strict=True)
+    ]
+    assert max(gaps) < 0.1  # random experts: 0.2
+    train_by_hand(policy, std=0.3)
+    params = model_params(models, "gpt_oss-unsloth-bnb-4bit", load_in_4bit=True)
+    for form, share in (("lora", 1e-3), ("merged_16bit", 0.5)):
+        said = save_and_reload(policy, tmp_path / form, form, params, prompt=PROMPTS[1])
+        assert "reloaded, and continues" in said
+        gap, change = map(float, re.findall(r" by (\S+)", said))
+        assert gap < share * change, said
+
+
+def test_a_load_that_makes_up_weights_is_refused_before_it_and_by_its_report(models, monkeypatch):
+    with pytest.raises(ParamsError, match="model.load_in_4bit = true needs gpt-oss in bitsandbytes' form"):
+        load(models, "gpt_oss", load_in_4bit=True)
+    monkeypatch.setattr("rlnb.policy.loading.find_4bit_fault", lambda config: "")
+    with pytest.raises(PolicyUnavailable, match=r"its files lack weights, such as model\.layers"):
+        load(models, "gpt_oss", load_in_4bit=True)
+
+
+@pytest.mark.parametrize("in_4bit", [False, True])
+def test_the_copy_that_is_fetched_is_the_one_that_unsloth_loads(in_4bit):
+    known = (
+        "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen3-4B", "openai/gpt-oss-20b", "me/mine",
+        "unsloth/gpt-oss-20b", "unsloth/gpt-oss-20b-BF16", "unsloth/gpt-oss-20b-unsloth-bnb-4bit",
+    )  # fmt: skip
+    for model_id in known:
+        assert find_copy(model_id, in_4bit=in_4bit) == get_model_name(model_id, load_in_4bit=in_4bit)
 
 
 def test_a_setting_that_unsloth_overrides_is_an_error(models):

@@ -145,6 +145,38 @@ def test_what_would_have_to_be_downloaded_is_refused_offline(tmp_path, monkeypat
     check_machine(params, offline)
 
 
+def test_the_model_that_adapters_are_merged_into_is_needed_offline_as_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = {"id": "me/mine-unsloth-bnb-4bit", "cache_dir": "cache", "load_in_4bit": True}
+
+    def told(*formats):
+        params = load_params(
+            "gpt_oss_2048", profile="tiny", environ={},
+            overrides={"model": model, "save": {"formats": list(formats)}},
+        )  # fmt: skip
+        return refused(check_machine, params, replace(A100, hub="offline"))
+
+    assert "save.formats" not in told("lora")
+    assert "save.formats = ['merged_16bit'] needs me/mine, which lacks" in told("merged_16bit")
+
+
+def test_unsloth_loads_no_gpt_oss_in_4_bits_that_it_would_misread(tmp_path):
+    """Of other files it makes up the experts and the routers, and trains."""
+    (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "model.safetensors").touch()
+
+    def told(method):
+        config = {"model_type": "gpt_oss", "quantization_config": {"quant_method": method}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        params = with_cell({"model": {"id": str(tmp_path), "engine": "unsloth", "load_in_4bit": True}})
+        return [line for line in refused(check_machine, params, CPU).splitlines() if "gpt-oss" in line]
+
+    assert told("bitsandbytes") == []
+    for method in ("", "mxfp4"):
+        (line,) = told(method)
+        assert line.startswith("parameters cell: model.load_in_4bit = true ") and "model.id = " in line
+
+
 def cache(folder: str, *files: str, revision: str = "c0ffee") -> Path:
     """Write files as huggingface_hub's cache has them; return the snapshot."""
     snapshot = Path("cache", folder, "snapshots", revision)

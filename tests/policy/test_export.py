@@ -22,6 +22,7 @@ from transformers import (
 
 from rlnb.errors import ParamsError
 from rlnb.params.bases import find_base
+from rlnb.params.model_cache import read_config, read_quantization
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Policy, generate, load_policy, model_directory
 from rlnb.policy.export import (
@@ -29,7 +30,6 @@ from rlnb.policy.export import (
     LogitDifference,
     compare_logits,
     compute_logits,
-    read_quantization,
     reload,
     save_in_format,
 )
@@ -156,7 +156,7 @@ def test_gpt_oss_is_written_in_mxfp4_without_a_gpu(gpt_oss, cache_dir, tmp_path)
     changed = {name for name in base if not torch.equal(base[name], written[name])}
     assert base.keys() == written.keys()
     assert {name.split(".")[-2] for name in changed} == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    assert read_quantization(str(directory), params) == "mxfp4"
+    assert read_quantization(read_config(directory)) == "mxfp4"
     again = reload(directory, "mxfp4", params)
     assert difference(again, policy).largest < ROUNDING < effect(policy) / 5
     assert len(greedy(again)) == 3
@@ -166,11 +166,11 @@ def test_gpt_oss_merged_in_16_bits_is_not_written_in_mxfp4(gpt_oss, cache_dir, t
     params = tiny_params(cache_dir, id=str(gpt_oss))
     policy = trained(params)
     saved = save_in_format(policy, tmp_path / "plain", "merged_16bit", params)
-    assert read_quantization(str(saved), params) == ""
+    assert read_quantization(read_config(saved)) == ""
     plain = reload(saved, "merged_16bit", params)
     assert difference(plain, policy).largest < ROUNDING < effect(policy) / 5
     with pytest.raises(ExportFailed, match="mxfp4"):
-        save_in_format(plain, tmp_path / "plain", "mxfp4", params)
+        save_in_format(plain, tmp_path / "plain", "mxfp4", model_params(cache_dir, id=str(saved)))
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]  # the older export, and nothing half done
     assert (saved / "config.json").is_file()
 

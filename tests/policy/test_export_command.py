@@ -16,7 +16,8 @@ from tiny_policy import load_tiny, tiny_params, train_by_hand
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlnb.params.bases import read_base
-from rlnb.policy import save_adapters
+from rlnb.policy import load_policy, save_adapters
+from rlnb.policy.adapters import hash_trained
 from rlnb.policy.export import ExportFailed, LogitDifference, save_and_reload
 from rlnb.policy.export_command import check_difference, check_request, export, make_card
 
@@ -179,6 +180,18 @@ def test_the_share_of_rounding_decides_between_nothing_a_warning_and_an_error(sh
     else:
         assert bool(check_difference(*gaps, "merged_16bit", out)) == (share > 0.25)
     assert out.exists() == (share < 1)
+
+
+def test_adapters_are_tried_again_on_the_base_that_is_loaded(cache_dir, tmp_path):
+    base = shutil.copytree(load_tiny(cache_dir).source, tmp_path / "base")
+    params = tiny_params(cache_dir, id=str(base))
+    policy = load_policy(params)
+    train_by_hand(policy)
+    trained = hash_trained(policy)
+    (base / "model.safetensors").unlink()
+    said = save_and_reload(policy, tmp_path / "lora", "lora", params, prompt="def f(n):")
+    assert "reloaded, and continues" in said and " by 0 on average" in said
+    assert hash_trained(policy) == trained and list(policy.model.peft_config) == ["default"]
 
 
 def test_a_notebook_that_saves_says_how_much_of_the_training_rounding_took(cache_dir, tmp_path):

@@ -1,5 +1,7 @@
 """Health checks: each warns at its limit, once, with the parameter to change; alarms end a run."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
@@ -131,6 +133,18 @@ def test_lack_of_memory_names_three_settings_in_order_with_their_values():
     assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in str(
         stopped.value
     )
+
+
+def test_lack_of_memory_names_4_bits_only_for_a_gpt_oss_that_has_them(tmp_path):
+    def advice(**config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        params = on_a_gpu(model={"id": str(tmp_path), "load_in_4bit": False})
+        with pytest.raises(OutOfMemory) as stopped, memory_advice(params, doing="training"):
+            raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
+        return str(stopped.value)
+
+    assert "model.load_in_4bit" in advice(model_type="qwen3")
+    assert "model.load_in_4bit" not in advice(model_type="gpt_oss")
 
 
 def test_lack_of_memory_names_no_setting_that_changes_nothing():
