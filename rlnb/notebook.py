@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,8 @@ from rlnb.machine import (
 from rlnb.machine.threads import set_threads
 from rlnb.params import describe_params, load_params
 from rlnb.params.cell import find_given_values
-from rlnb.params.sections import NotebookParams, Section, value_of
+from rlnb.params.resolving import loaded_id
+from rlnb.params.sections import ModelParams, NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
 from rlnb.run.memory import memory_advice
 from rlnb.run.prepare import Values, prepare
@@ -52,9 +54,9 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
         notebook, Values(profile=str(given.pop("profile", "auto")), cell=given)
     )
     apply_environment(advice)
-    if getattr(getattr(params, "model", None), "engine", "") == "unsloth":
-        # Otherwise in the working directory, where the tasks of a job array would share it.
-        os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path(params.output_dir, "unsloth_cache")))
+    model = getattr(params, "model", None)
+    if model is not None and model.engine == "unsloth":
+        os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(compile_folder(model)))
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     if hasattr(params, "model"):
         hide_bars_of_weights()
@@ -69,6 +71,15 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, advice, num_threads)))
     return params, machine
+
+
+def compile_folder(model: ModelParams) -> Path:
+    """Return where unsloth keeps the code that it has compiled: a folder for its version and the model.
+
+    Runs share it, so only the first one of a model compiles for minutes; unsloth locks the files.
+    """
+    name = re.sub(r"[^\w.-]+", "--", loaded_id(model))
+    return Path(model.cache_dir, "unsloth_cache", f"{installed_version('unsloth')}-{name}").resolve()
 
 
 def join_ranks(machine: Machine) -> None:

@@ -16,7 +16,7 @@ from transformers.utils.logging import enable_progress_bar, is_progress_bar_enab
 from rlnb import notebook
 from rlnb.display.tables import Table
 from rlnb.machine import Machine
-from rlnb.notebook import advise_on_memory_and_disk, load_cell, start
+from rlnb.notebook import advise_on_memory_and_disk, compile_folder, load_cell, start
 from rlnb.params import load_params
 
 NOTEBOOK = "grpo_code_execution"
@@ -158,9 +158,12 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
     monkeypatch.setattr("rlnb.run.prepare.probe", lambda ask_hub=True: gpu)
     start(NOTEBOOK, cell(engine="transformers"))
     assert "unsloth" not in sys.modules
-    monkeypatch.setattr("rlnb.params.resolving.installed_version", lambda package: "2026.10.7")
+    for module in ("rlnb.params.resolving", "rlnb.notebook"):
+        monkeypatch.setattr(f"{module}.installed_version", lambda package: "2026.10.7")
     start(NOTEBOOK, cell(engine="unsloth"))
     assert sys.modules.pop("unsloth").__file__ == str(tmp_path / "unsloth.py")
+    params = load_params(NOTEBOOK, profile="tiny", overrides={"model": {"id": "me/mine"}}, environ={})
+    assert compile_folder(params.model) == Path("model_cache/unsloth_cache/2026.10.7-me--mine").resolve()
 
 
 def test_a_notebook_opened_in_its_folder_works_from_the_project_with_the_threads_asked_for(

@@ -110,8 +110,11 @@ class ActorCritic(nn.Module):
 def float32_product(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return hidden @ weight.T in float32 without a whole float32 copy of the weight, (vocabulary, width).
 
-    Parts of the weight are converted one by one, and again in the backward pass.
+    Parts of the weight are converted one by one, and again in the backward pass. CUDA sums 16-bit products
+    in float32 by itself, which has no derivative in torch.
     """
+    if hidden.is_cuda and hidden.dtype == weight.dtype and not torch.is_grad_enabled():
+        return torch.mm(hidden, weight.T, out_dtype=torch.float32)
 
     def part_product(part: torch.Tensor) -> torch.Tensor:
         return F.linear(hidden.float(), part.float())

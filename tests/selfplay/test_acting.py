@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 from tiny_actor import make_encoder, played, tiny_actor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlnb.games.answers import ParsedAnswer
 from rlnb.games.text_games import load_game
-from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie, float32_product
 from rlnb.selfplay.batch import compute_logprobs, make_batch
 from rlnb.selfplay.rollouts import (
     Request,
@@ -250,3 +252,21 @@ def test_logits_of_16_bit_weights_are_float32_products_without_a_float32_copy_of
     slope = torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
     (gradient,) = torch.autograd.grad(logits, hidden, slope)
     torch.testing.assert_close(gradient.double(), slope.double() @ weight.double(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_gpu_makes_no_float32_copy_of_the_head_unless_it_needs_a_gradient(learns):
+    """On tensors of no size in memory, which say cuda also without a GPU."""
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            calls.append(str(function))
+            return function(*arguments, **(options or {}))
+
+    for device in ("cpu", "cuda"):
+        calls: list[str] = []
+        with FakeTensorMode(), Calls(), torch.set_grad_enabled(learns):
+            hidden, weight = (torch.empty(rows, 8, dtype=torch.bfloat16, device=device) for rows in (3, 5))
+            logits = float32_product(hidden, weight)
+        assert (logits.dtype, logits.shape, logits.device.type) == (torch.float32, (3, 5), device)
+        assert ("aten._to_copy.default" in calls) == (device == "cpu" or learns)
