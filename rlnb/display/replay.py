@@ -21,6 +21,7 @@ from rlnb.display.tables import as_text
 MOST_BARS, LONGEST_TEXT = 12, 1200
 EMPTY, CHOSEN = "#f0f0f0", "#0b3c6f"
 WIDTH, LINE = 11, 0.16  # inches: of the picture, and of a line of text
+LONGEST_WORDS = 40  # characters of an action that a panel has place for
 Symbols = Mapping[str, tuple[str, str, str]]  # {character of `Frame.cells`: its text, background and colour}
 
 
@@ -181,10 +182,12 @@ def draw_replay(replay: Replay) -> Figure:
 
 def write_position(frame: Frame) -> str:
     """Return a position in words, and a line for each action; ">" marks the one that was played."""
+    bars = likeliest(frame.bars)
+    width = min(max((len(bar.words) for bar in bars), default=0), LONGEST_WORDS)
     lines = [
-        f"{'>' if bar.is_chosen else ' '} {bar.words[:22]:22}"
+        f"{'>' if bar.is_chosen else ' '} {bar.words[:width].ljust(width)}"
         + ("" if bar.probability is None else f" {bar.probability:4.0%}")
-        for bar in likeliest(frame.bars)
+        for bar in bars
     ]
     return "\n".join([frame.text, "", *lines])
 

@@ -15,7 +15,7 @@ from rlnb.selfplay.rollouts import LEARNER, Episode, GameInProgress, GameRules, 
 PERSON = "person"
 CELL = widgets.Layout(width="3rem", height="3rem", margin="2px")
 # Occupied cells are disabled, which would make their marks pale.
-CELL_STYLE = "<style>.rlnb-cell:disabled{opacity:1}</style>"
+CELL_STYLE = "<style>.rlnb-cell:disabled{opacity:1!important}</style>"
 
 
 class PlayPanel(widgets.VBox):
@@ -97,7 +97,7 @@ class PlayAgainst:
             shown = shown[-1:]
         elif not playing.is_over:
             shown = []
-        moves = "\n".join(write_position(frame).strip() for frame in shown)
+        moves = "\n".join(write_position(frame).strip("\n") for frame in shown)
         self.model_moves.value = f"<pre>The model's move:\n{escape(moves)}</pre>" if moves else ""
 
     def _board(self, rows: Sequence[str]) -> widgets.GridBox:

@@ -9,6 +9,7 @@ import pytest
 from rlnb.display import plots, progress
 from rlnb.display.plots import LiveFigure, draw_comparison, draw_intervals, draw_training, series, spread
 from rlnb.display.progress import progress_bar
+from rlnb.display.replay import Bar, Frame, write_position
 from rlnb.display.tables import (
     Table,
     as_code,
@@ -125,6 +126,12 @@ def test_estimates_of_a_label_are_points_of_one_line_with_their_intervals():
 def test_steps_are_whole_numbers(max_steps):
     _, (axes,) = plots.make_panels(size=(5, 4), max_steps=max_steps)
     assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+def test_actions_whose_words_differ_at_the_end_are_told_apart_in_a_column():
+    bars = [Bar("place O in row 3, column 2", 0.75, is_chosen=True), Bar("pass", 0.25)]
+    chosen, other = write_position(Frame(0, bars=bars)).split("\n")[-2:]
+    assert (chosen, other) == ("> place O in row 3, column 2  75%", f"  {'pass':26}  25%")
 
 
 def test_training_has_trends_hollow_points_and_shares_without_those_that_never_occur():
