@@ -255,6 +255,14 @@ def add_fresh_adapters(
     """Return the model with untrained LoRA adapters. Raises ParamsError for a missing layer, unlike peft."""
     targets: object = list(params.lora_target_modules)
     layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    config = model.config.get_text_config()
+    is_mixture = bool(getattr(config, "num_local_experts", 0) or getattr(config, "num_experts", 0))
+    if targets == ["all-linear"] and is_mixture and params.engine == "unsloth":
+        raise ParamsError(
+            "model.lora_target_modules = [all-linear]: unsloth puts adapters on the experts of "
+            f"{params.id!r} too, which the estimate of memory does not count and mxfp4 cannot hold; write "
+            "[q_proj, k_proj, v_proj, o_proj]"
+        )
     if targets == ["all-linear"]:
         targets = LINEAR_LAYERS if params.engine == "unsloth" else "all-linear"
     elif missing := [name for name in params.lora_target_modules if name.rpartition(".")[2] not in layers]:

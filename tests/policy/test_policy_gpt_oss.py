@@ -6,16 +6,20 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from recipes import make_config
+from tiny_families import ATTENTION_ONLY
 from tiny_policy import save_tiny_gpt_oss
 from transformers import GptOssConfig, GptOssForCausalLM
 from trl import GRPOTrainer
 
+from rlnb.errors import ParamsError
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.reward import StrategyReferee, make_strategy_rewards
 from rlnb.game_2048.training import make_strategy_dataset
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
+from rlnb.params.sections import ModelParams
 from rlnb.policy import load_policy
+from rlnb.policy.loading import add_fresh_adapters
 from rlnb.sandbox import Sandbox
 
 
@@ -36,6 +40,18 @@ def tiny_gpt_oss(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> P
     directory = tmp_path_factory.mktemp("gpt-oss")
     save_tiny_gpt_oss(directory, cache_dir=cache_dir)
     return directory
+
+
+@pytest.mark.parametrize("engine", ["transformers", "unsloth"])
+def test_all_linear_means_the_attention_or_is_refused(tiny_gpt_oss, engine):
+    """transformers' experts are no linear layers; unsloth would put adapters on them too."""
+    model, params = GptOssForCausalLM.from_pretrained(tiny_gpt_oss), ModelParams(engine=engine, lora_rank=2)
+    if engine == "unsloth":
+        with pytest.raises(ParamsError, match="experts"):
+            add_fresh_adapters(model, params, checkpointing=False, seed=0)
+        return
+    adapted = add_fresh_adapters(model, params, checkpointing=False, seed=0)
+    assert {name.rpartition(".")[2] for name in adapted.targeted_module_names} == set(ATTENTION_ONLY)
 
 
 def published(tiny: Path, **training) -> GptOss2048Params:
