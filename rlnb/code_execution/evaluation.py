@@ -61,10 +61,9 @@ class ProgramEvaluation:
         return [(split, task) for split, tasks in self.splits.items() for task in tasks[:num_prompts]]
 
     def prompts(self, policy: Policy) -> list[Prompt]:
-        wording = self.params.tasks
+        form, printed_example = self.params.tasks.prompt, self.params.printed_example
         return [
-            build_prompt(task, wording.prompt, policy.chat, printed_example=wording.printed_example)
-            for _, task in self.tasks
+            build_prompt(task, form, policy.chat, printed_example=printed_example) for _, task in self.tasks
         ]
 
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[JudgedAnswer]:

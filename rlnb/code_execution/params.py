@@ -34,6 +34,11 @@ class GrpoCodeExecutionParams(NotebookParams):
     vllm: VllmParams = VllmParams()
     tracking: sections.TrackingParams = sections.TrackingParams()
 
+    @property
+    def printed_example(self) -> bool:
+        """Whether prompts ask for a printed example: not where tests alone pay."""
+        return self.reward.preset != "tests"
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         yield from self.vllm.find_lack_of_room(self.training)

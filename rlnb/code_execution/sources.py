@@ -26,15 +26,14 @@ def load_tasks(
     *,
     held_out: str = "report",
     mbpp_path: str = "",
-    jsonl_path: str = "",
     cache_dir: str | Path = "./model_cache",
     seed: int = 42,
 ) -> dict[str, list[Task]]:
-    """Return the splits "train", "known" and "new" of a source, which is one of `TasksParams.source`.
+    """Return the splits "train", "known" and "new" of a source, which is written as `TasksParams.source`.
 
     builtin: "known" holds out tasks of trained families, "new" whole families; the same for every seed, so
     that runs can be compared. With held_out = "development" both come from a fourth split, which no report
-    uses: choose parameters by it. mbpp: the published ranges of task ids. jsonl: each record's "split" where
+    uses: choose parameters by it. mbpp: the published ranges of task ids. A file: each record's "split" where
     it has one, else "known" holds out tasks by the seed. cache_dir: of what the hub gives. Raises ParamsError
     for a file that cannot be read, an invalid record, and a source without training tasks.
     """
@@ -53,9 +52,9 @@ def load_tasks(
                 f"{problems.source}: no task_id is of MBPP's train split, 601 to 974; add such tasks"
             )
     else:
-        splits = file_tasks(jsonl_path, seed=seed)
+        splits = file_tasks(source, seed=seed)
         if not splits["train"]:
-            raise ParamsError(f"{jsonl_path}: no task is in split 'train'; add some")
+            raise ParamsError(f"{source}: no task is in split 'train'; add some")
     return splits
 
 

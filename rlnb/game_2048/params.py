@@ -36,10 +36,9 @@ class BoardParams(Section):
 
 class PromptParams(Section):
     preset: Literal["board", "api"] = "board"
-    """board = four keys and the board, api = also six functions that answer questions about it; never
-    compare figures of one with the other"""
+    """board = four keys and the board, api = also six functions that answer questions about it, in four
+    wordings; never compare figures of one with the other"""
     prefilled: bool = described(False, "The reply has begun with the fence and the function's first line")
-    num_wordings: int = described(1, "Wordings of the question in training; a fifth is held out", ge=1, le=4)
     reasoning_effort: Literal["", "low", "medium", "high"] = "low"
     """How long GPT-OSS thinks first; empty for models that do not know it"""
 

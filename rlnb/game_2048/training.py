@@ -7,7 +7,7 @@ from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.board_secret import BoardSecret
 from rlnb.game_2048.params import GptOss2048Params
-from rlnb.game_2048.prompts import build_strategy_prompt
+from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt
 from rlnb.grpo.config import order_prompts
 from rlnb.policy import Policy
 
@@ -20,8 +20,9 @@ def make_strategy_dataset(params: GptOss2048Params, policy: Policy, config: GRPO
     completion do not fit into `model.max_seq_length`.
     """
     rows: list[dict[str, object]] = []
+    num_wordings = HELD_OUT_WORDING if params.prompt.preset == "api" else 1
     for name in params.board.kinds:
-        for wording in range(params.prompt.num_wordings):
+        for wording in range(num_wordings):
             prompt = build_strategy_prompt(params, BoardKind.parse(name), wording, policy.chat)
             rows.append(
                 {"prompt": prompt.text, "prefix": prompt.prefix, "function": "strategy", "board": name}

@@ -20,7 +20,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
 Value = TypeVar("Value")
 PATH_FIELDS = (
-    "id", "adapters", "cache_dir", "output_dir", "resume", "path", "jsonl_path", "samples_path", "plus_path",
+    "id", "adapters", "cache_dir", "output_dir", "resume", "source", "path", "samples_path", "plus_path",
     "directories",
 )  # fmt: skip
 WEIGHT_FILES = ("weights.safetensors", "adapter_model.safetensors")  # of all weights, of adapters
@@ -150,21 +150,17 @@ class ModelParams(Section):
 
 
 class TasksParams(Section):
-    source: Literal["mbpp", "builtin", "jsonl"] = "mbpp"
-    """Programming tasks: MBPP, the generated built-in set, or a JSONL file"""
-    jsonl_path: str = described("", "File with one task a line; needed by source jsonl")
+    source: str = "mbpp"
+    """Programming tasks: mbpp, builtin = a generated set, or the path of a file, one task a line"""
     prompt: Literal["chat", "prefilled", "completion"] = "chat"
     """chat = a question, prefilled = the reply begins with the function's first line, completion = signature
     and docstring for a base model"""
-    printed_example: bool = described(True, "Ask for a printed example, so that output is earned by running")
     held_out: Literal["report", "development"] = "report"
     """Built-in tasks to measure on: those of reports, or others, for choosing parameters"""
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.source == "jsonl" and not self.jsonl_path:
-            yield Conflict("tasks.jsonl_path", "is needed by tasks.source = 'jsonl'; write the file's path")
-        if self.jsonl_path and not os.path.isfile(self.jsonl_path):
-            yield Conflict("tasks.jsonl_path", f"is not a file in {os.getcwd()}")
+        if self.source not in ("mbpp", "builtin") and not os.path.isfile(self.source):
+            yield Conflict("tasks.source", f"is not mbpp, not builtin, and not a file in {os.getcwd()}")
         if self.held_out == "development" and self.source != "builtin":
             yield Conflict("tasks.held_out", "is for the built-in tasks only", ("tasks.source",))
 

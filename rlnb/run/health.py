@@ -30,7 +30,7 @@ MEANINGS = {
 }
 # What to change where all completions earn the most, and so all groups tie.
 SATURATED = {
-    "reward/best_share": "tasks.source = mbpp, or jsonl with tasks.jsonl_path, or reward.preset = tests",
+    "reward/best_share": "tasks.source = mbpp or a file, or reward.preset = tests",
     "strategy/win_share": "larger ones in board.kinds",
     "game/win_share": "a better opponent by opponent.base_url and opponent.model_id",
     "play/success_share": "other opponents or games in curriculum.stages",

@@ -18,7 +18,7 @@ RECORD = {
 
 
 def load(path):
-    return load_tasks("jsonl", jsonl_path=path)
+    return load_tasks(path)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def test_records_without_a_split_family_or_id_are_split_by_the_seed(write_lines)
     assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 7, "known": 3, "new": 0}
 
 
-def message_of(path, source="jsonl"):
-    return refused(load_tasks, source, jsonl_path=path, mbpp_path=path)
+def message_of(path, source=""):
+    return refused(load_tasks, source or path, mbpp_path=path)
 
 
 BROKEN = {
@@ -74,14 +74,14 @@ MBPP_RECORD = {
 
 
 def test_a_file_without_a_task_to_train_on_is_refused(write_lines):
-    for record, source in (({**RECORD, "split": "new"}, "jsonl"), (MBPP_RECORD, "mbpp")):
+    for record, source in (({**RECORD, "split": "new"}, ""), (MBPP_RECORD, "mbpp")):
         path = write_lines(record)
         message = message_of(path, source)
         assert message.startswith(f"{path}: ") and "train" in message
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    for source, file in (("jsonl", tmp_path), ("mbpp", tmp_path / "mbpp.jsonl")):
+    for source, file in (("", tmp_path), ("mbpp", tmp_path / "mbpp.jsonl")):
         assert message_of(str(tmp_path), source).startswith(f"{file}: ")
 
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from rlnb.errors import ParamsError
 from rlnb.game_2048 import queries
 from rlnb.game_2048.board import DIRECTIONS, KEYS, BoardKind, slide_board
 from rlnb.game_2048.prompts import HELD_OUT_WORDING, WORDINGS, build_messages, build_strategy_prompt
@@ -47,8 +46,6 @@ def test_the_example_is_a_key_or_an_earlier_answer_and_the_held_out_wording_is_n
     assert 'return "é"' in ask("board")[0]["content"]
     last = [ask(wording=index)[-1]["content"] for index in range(len(WORDINGS))]
     assert last == list(WORDINGS) and len(set(last)) == HELD_OUT_WORDING + 1
-    with pytest.raises(ParamsError, match=r"prompt.num_wordings = 5"):
-        load_params("gpt_oss_2048", overrides={"prompt": {"num_wordings": HELD_OUT_WORDING + 1}}, environ={})
 
 
 def test_a_prefilled_answer_begins_with_the_function_and_is_read_with_its_prefix(tokenizer):

@@ -62,11 +62,11 @@ def test_a_home_is_expanded_in_every_field_with_a_path(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").touch()
-    fields = ("model.id", "model.adapters", "model.cache_dir", "tasks.jsonl_path", "mbpp.path", "output_dir",
+    fields = ("model.id", "model.adapters", "model.cache_dir", "tasks.source", "mbpp.path", "output_dir",
               "training.resume")  # fmt: skip
     (folder.parent / "tasks.jsonl").touch()
     for field in fields:
-        name = "tasks.jsonl" if field == "tasks.jsonl_path" else "my model"
+        name = "tasks.jsonl" if field == "tasks.source" else "my model"
         params = with_set(f"{field}=~/{name}")
         section, _, inner = field.rpartition(".")
         value = getattr(getattr(params, section) if section else params, inner)

@@ -42,8 +42,7 @@ SERVED = "opponent.base_url=http://h:8000/v1 opponent.model_id=m"
 # {notebook: {assignments: the field that is named}}
 CONTRADICTIONS = {
     "grpo_code_execution": {
-        "tasks.source=jsonl": "tasks.jsonl_path",
-        "tasks.jsonl_path=no.jsonl": "tasks.jsonl_path",
+        "tasks.source=no.jsonl": "tasks.source",
         "mbpp.path=data": "mbpp.path",
         "vllm.enabled=true vllm.max_model_len=512": "vllm.max_model_len",
     },
