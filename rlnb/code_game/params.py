@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field
 
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, NotebookParams, Section, ServerAddress, described
-from rlnb.params.training import TrainingParams, VllmParams
+from rlnb.params.sections import Conflict, Section, ServerAddress, described
+from rlnb.params.training import ProgramRunParams
 
 NUM_HELD_OUT = 96  # questions
 GameForm = Literal["seeded", "topic"]
@@ -68,21 +68,15 @@ class GameEvaluationParams(sections.EvaluationParams):
             )
 
 
-class GrpoCodeGameParams(NotebookParams):
+class GrpoCodeGameParams(ProgramRunParams):
     """GRPO on programs that an opponent cannot predict; every default is the published setting."""
 
     output_dir: str = Field(default="outputs/grpo_code_game", min_length=1)
     """For checkpoints, metrics and the model"""
-    model: sections.ModelParams = sections.ModelParams()
     game: GameParams = GameParams()
     opponent: OpponentParams = OpponentParams()
     reward: GameRewardParams = GameRewardParams()
-    sandbox: sections.SandboxParams = sections.SandboxParams()
-    training: TrainingParams = TrainingParams()
     evaluation: GameEvaluationParams = GameEvaluationParams()
-    mbpp: sections.MbppInTrainingParams = sections.MbppInTrainingParams()
-    vllm: VllmParams = VllmParams()
-    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -98,4 +92,3 @@ class GrpoCodeGameParams(NotebookParams):
                 f"is more than training.max_steps = {self.training.max_steps}, so that no snapshot is "
                 "taken; write fewer, or 0",
             )
-        yield from self.vllm.find_lack_of_room(self.training)

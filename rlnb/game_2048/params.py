@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from rlnb.game_2048.board import BoardKind
 from rlnb.params import sections
-from rlnb.params.sections import Conflict, Names, NotebookParams, Section, described
+from rlnb.params.sections import Conflict, ModelRunParams, Names, Section, described
 from rlnb.params.training import TrainingParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
@@ -74,7 +74,7 @@ class SaveParams(Section):
     """Formats saved at the end, then reloaded and tried: lora, merged_16bit, mxfp4"""
 
 
-class GptOss2048Params(NotebookParams):
+class GptOss2048Params(ModelRunParams):
     """Parameters of GRPO on 2048 strategies; every default is the published setting."""
 
     output_dir: str = Field(default="outputs/gpt_oss_2048", min_length=1)
@@ -87,7 +87,6 @@ class GptOss2048Params(NotebookParams):
     training: TrainingParams = TrainingParams()
     evaluation: StrategyEvaluationParams = StrategyEvaluationParams()
     save: SaveParams = SaveParams()
-    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -14,7 +14,7 @@ from rlnb.mbpp.prompts import TEMPLATES
 from rlnb.mbpp.samples import read_samples
 from rlnb.params import sections
 from rlnb.params.resolving import resolve_mbpp
-from rlnb.params.sections import Conflict, NotebookParams, Section, ServerAddress, described
+from rlnb.params.sections import Conflict, ModelRunParams, Section, ServerAddress, described
 
 
 class WriterParams(Section):
@@ -48,16 +48,13 @@ class MbppEvaluationParams(sections.SamplingParams):
             yield Conflict("evaluation.plus_path", f"is not a file in {os.getcwd()}")
 
 
-class MbppEvalParams(NotebookParams):
+class MbppEvalParams(ModelRunParams):
     """Pass rates on MBPP; temperature and time limit are those of the evaluations in trainings."""
 
     output_dir: str = described("outputs/mbpp_eval", "Directory for results and metrics", min_length=1)
-    model: sections.ModelParams = sections.ModelParams()
     writer: WriterParams = WriterParams()
     mbpp: sections.MbppParams = sections.MbppParams()
     evaluation: MbppEvaluationParams = MbppEvaluationParams()
-    sandbox: sections.SandboxParams = sections.SandboxParams()
-    tracking: sections.TrackingParams = sections.TrackingParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

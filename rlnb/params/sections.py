@@ -15,7 +15,6 @@ from rlnb.params.bases import find_adapter_fault
 from rlnb.params.model_cache import find_id_fault
 
 # YAML and JSON have lists and no tuples; the items of a list are still checked strictly.
-Integers = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Switch = Literal["auto", True, False]
 Value = TypeVar("Value")
@@ -218,6 +217,14 @@ class TrackingParams(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto = online where a key is found and the network may be used"""
     project: str = described("rlnb", "Weights & Biases project", min_length=1)
+
+
+class ModelRunParams(NotebookParams):
+    """The parameters of every notebook that runs a model and programs."""
+
+    model: ModelParams = ModelParams()
+    sandbox: SandboxParams = SandboxParams()
+    tracking: TrackingParams = TrackingParams()
 
 
 def value_of(params: NotebookParams, field: str) -> Any:

@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlnb.params.sections import Conflict, Section, ServerAddress, Switch, described
+from rlnb.params.sections import (
+    Conflict,
+    MbppInTrainingParams,
+    ModelRunParams,
+    Section,
+    ServerAddress,
+    Switch,
+    described,
+)
 
 MAX_PROMPT_TOKENS = 512  # of a prompt that asks for a program; tasks with a longer one are left out
 
@@ -72,10 +80,18 @@ class VllmParams(Section):
     """Share of the GPU's memory that vLLM takes while it generates; it sleeps while the policy learns"""
     max_model_len: int = described(2048, "Longest prompt and completion together (tokens)", ge=64)
 
-    def find_lack_of_room(self, training: TrainingParams) -> Iterator[Conflict]:
-        """Yield a conflict if the longest prompt for a program and its completion do not fit."""
-        longest_tokens = MAX_PROMPT_TOKENS + training.max_completion_length
-        if self.enabled and self.max_model_len < longest_tokens:
+
+class ProgramRunParams(ModelRunParams):
+    """The parameters of GRPO on programs, which may use vLLM and is measured on MBPP too."""
+
+    training: TrainingParams = TrainingParams()
+    mbpp: MbppInTrainingParams = MbppInTrainingParams()
+    vllm: VllmParams = VllmParams()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        longest_tokens = MAX_PROMPT_TOKENS + self.training.max_completion_length
+        if self.vllm.enabled and self.vllm.max_model_len < longest_tokens:
             yield Conflict(
                 "vllm.max_model_len",
                 f"is below the {MAX_PROMPT_TOKENS} tokens of the longest prompt + "

@@ -294,7 +294,7 @@ def check_positions(params: NotebookParams) -> str:
 
 def longest_prompt(params: NotebookParams) -> int:
     """Return the tokens of the longest prompt that the parameters allow."""
-    tokens: int = get_value(params, "game.max_prompt_tokens") or get_value(params, "tasks.max_prompt_tokens")
+    tokens: int = get_value(params, "game.max_prompt_tokens")
     if tokens:
         return min(tokens, LONGEST_COMPACT) if get_value(params, "game.style") == "compact" else tokens
     longest: int = get_value(params, "model.max_seq_length")

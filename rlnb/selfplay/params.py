@@ -13,12 +13,10 @@ from rlnb.params.sections import (
     Conflict,
     MbppInTrainingParams,
     ModelParams,
+    ModelRunParams,
     Names,
-    NotebookParams,
     SamplingParams,
-    SandboxParams,
     Section,
-    TrackingParams,
     described,
 )
 from rlnb.params.training import ResumableParams
@@ -186,16 +184,14 @@ class ArenaParams(SamplingParams):
         return self.enabled and self.eval_interval_steps > 0 and step % self.eval_interval_steps == 0
 
 
-class GameRunParams(NotebookParams):
+class GameRunParams(ModelRunParams):
     """The parameters of a run whose policy plays games."""
 
     model: PlayerModelParams = PlayerModelParams()
     game: ActingParams = ActingParams()
     training: UpdateParams = UpdateParams()
     evaluation: ArenaParams = ArenaParams()
-    sandbox: SandboxParams = SandboxParams()
     mbpp: MbppInTrainingParams = MbppInTrainingParams()
-    tracking: TrackingParams = TrackingParams()
 
     def game_names(self) -> list[str]:
         """Return the names of the games that are played, each once."""
