@@ -1,12 +1,15 @@
 """The parameters of each notebook: published settings are defaults, and contradictions are refused."""
 
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 from refusals import refused, with_set
 
 from rlnb.advantages.role import ROLE_DECAY
 from rlnb.params import load_params
+from rlnb.params.loading import MODELS, list_fields, load_model_class
+from rlnb.params.reading import read_yaml
 
 GRPO = {
     "training.learning_rate": 2e-5, "training.max_steps": 90, "training.per_device_train_batch_size": 8,
@@ -92,3 +95,13 @@ def test_the_default_file_holds_the_published_settings(notebook):
 def test_what_does_not_go_together_or_is_not_there_is_refused_by_its_field(notebook, given):
     said = refused(with_set, *given.split(), notebook=notebook).splitlines()[-1]
     assert said.startswith(f"--set: {CONTRADICTIONS[notebook][given]} = ")
+
+
+def test_each_parameter_is_in_a_profile_or_on_a_page_and_there_are_at_most_120():
+    root = Path(__file__).parents[2]
+    fields = {field for notebook in MODELS for field in list_fields(load_model_class(notebook))}
+    profiles = [path for notebook in MODELS for path in root.glob(f"params/{notebook}/*.yaml")]
+    given = {entry.field for path in profiles for entry in read_yaml(path, path.name)[0]}
+    pages = [path.read_text() for path in [*root.glob("docs/*.md"), *root.glob("notebooks/*.ipynb")]]
+    assert [field for field in fields - given if not any(field in page for page in pages)] == []
+    assert len(fields) <= 120
