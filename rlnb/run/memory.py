@@ -238,20 +238,28 @@ def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) 
         if is_short or model.engine == "unsloth":
             logits = (HEAD_ROWS if is_short else answer) * sizes.vocabulary * COPIES_OF_LOGITS
     # The short step's adapters compute in the precision of the weights.
-    layer = layer_bytes(sizes, BYTES[model.dtype], is_cast=model.lora_rank > 0 and not is_short)
+    layer = layer_bytes(
+        sizes, BYTES[model.dtype], is_cast=model.lora_rank > 0 and not is_short,
+        on_gpu=machine.capability is not None,
+    )  # fmt: skip
     inputs = sizes.layers * sizes.width * BYTES[model.dtype]
     kept = inputs + layer if is_recomputed else sizes.layers * layer
     return {"activations": tokens * kept / GIB, "logits": logits * 4 / GIB}
 
 
-def layer_bytes(sizes: ModelSizes, number_bytes: int, *, is_cast: bool) -> float:
+def layer_bytes(sizes: ModelSizes, number_bytes: int, *, is_cast: bool, on_gpu: bool) -> float:
     """Return what one layer keeps of a token for the backward pass.
 
     Both norms in float32; the inputs of linear layers; queries, keys, values of all heads and their output;
     both branches of the MLP, the gated one and their product. is_cast: adapters keep inputs in float32 too.
+    A CPU attends in float32 and does not repeat keys and values (`cpu_attention`).
     """
-    cast = 4 * (5 * sizes.width + sizes.queries + sizes.mlp) if is_cast and number_bytes < 4 else 0
-    return 8 * sizes.width + number_bytes * (2 * sizes.width + 4 * (sizes.queries + sizes.mlp)) + cast
+    is_narrow = number_bytes < 4
+    cast = 4 * (5 * sizes.width + sizes.queries + sizes.mlp) if is_cast and is_narrow else 0
+    attention = number_bytes * 4 * sizes.queries
+    if not on_gpu:
+        attention = 8 * (sizes.queries + sizes.keys) + (number_bytes * sizes.queries if is_narrow else 0)
+    return 8 * sizes.width + number_bytes * (2 * sizes.width + 4 * sizes.mlp) + attention + cast
 
 
 def _longest_texts(params: NotebookParams) -> dict[str, tuple[int, int]]:

@@ -57,13 +57,16 @@ def test_a_model_that_is_not_here_is_unknown_whatever_its_name_says(tmp_path):
     assert str(tmp_path / "config.json") in refused(memory.load_model_sizes, str(tmp_path), tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora_rank", [0, 16])
-def test_what_is_kept_for_the_backward_pass_is_what_torch_keeps(lora_rank, cache_dir):
-    model = tiny_policy(cache_dir, lora_rank=lora_rank).model.train()
+def test_what_is_kept_for_the_backward_pass_is_what_torch_keeps(lora_rank, dtype, cache_dir):
+    model = tiny_policy(cache_dir, lora_rank=lora_rank, dtype=dtype).model.train()
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
+    alive = []  # else another tensor may take its place
 
     def keep(tensor):
+        alive.append(tensor)
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
@@ -73,7 +76,9 @@ def test_what_is_kept_for_the_backward_pass_is_what_torch_keeps(lora_rank, cache
         _ = decoder(input_ids=ids, use_cache=False).last_hidden_state
     num_bytes = sum(size for place, size in kept.items() if place not in weights)
     sizes = memory.load_model_sizes("tiny", cache_dir)
-    said = ids.numel() * sizes.layers * memory.layer_bytes(sizes, 4, is_cast=bool(lora_rank))
+    number_bytes, is_cast = memory.BYTES[dtype], bool(lora_rank)
+    layer = memory.layer_bytes(sizes, number_bytes, is_cast=is_cast, on_gpu=False)
+    said = ids.numel() * sizes.layers * layer
     assert 0.8 < said / num_bytes < 1.25
 
 
