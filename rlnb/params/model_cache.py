@@ -3,6 +3,7 @@
 They are read without huggingface_hub and transformers, before either is imported.
 """
 
+import ast
 import fnmatch
 import json
 import os
@@ -59,21 +60,31 @@ def find_id_fault(model_id: str) -> str:
 def _read_unsloth_tables() -> dict[str, Any]:
     """Return unsloth's tables of copies, by ids in small letters; {} where it is not installed.
 
-    unsloth itself cannot be imported on a login node without a GPU; this file of it imports nothing.
+    unsloth itself cannot be imported on a login node without a GPU. Its mapper imports nothing, and of its
+    loader the table of copies that it avoids is read alone.
     """
     try:
-        return runpy.run_path(str(distribution("unsloth").locate_file("unsloth/models/mapper.py")))
+        mapper, loader = (
+            Path(str(distribution("unsloth").locate_file(f"unsloth/models/{name}.py")))
+            for name in ("mapper", "loader_utils")
+        )
     except PackageNotFoundError:
         return {}
+    tables = runpy.run_path(str(mapper))
+    for statement in ast.parse(loader.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "BAD_MAPPINGS":
+            exec(compile(ast.Module([statement], []), str(loader), "exec"), tables)
+    return tables
 
 
 def find_copy(model_id: str, *, in_4bit: bool) -> str:
     """Return the id of what unsloth loads in place of a model on the hub, most often a copy of its own."""
-    names = ("FLOAT_TO_INT_MAPPER",) if in_4bit else ("INT_TO_FLOAT_MAPPER", "MAP_TO_UNSLOTH_16bit")
-    if in_4bit and model_id.lower().endswith("-bnb-4bit"):
-        return model_id
-    copies = (_read_unsloth_tables().get(name, {}).get(model_id.lower()) for name in names)
-    return str(next(filter(None, copies), model_id))
+    tables = _read_unsloth_tables()
+    names = ["FLOAT_TO_INT_MAPPER"] if in_4bit else ["INT_TO_FLOAT_MAPPER", "MAP_TO_UNSLOTH_16bit"]
+    names = [] if in_4bit and model_id.lower().endswith("-bnb-4bit") else names
+    copies = (tables.get(name, {}).get(model_id.lower()) for name in names)
+    model_id = next(filter(None, copies), model_id)
+    return str(tables.get("BAD_MAPPINGS", {}).get(model_id.lower(), model_id))
 
 
 def built_directory(model_id: str, cache_dir: str | Path) -> Path | None:
