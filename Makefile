@@ -15,7 +15,7 @@ CPUS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_C
 TESTS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test cpus lint lab gallery slow slurm test-gpu gpu-paths code seeds selfplay ppo bench baselines
+.PHONY: help setup run coder test cpus lint lab gallery slow slurm test-gpu gpu-paths code seeds selfplay ppo bench baselines
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -28,6 +28,9 @@ setup: ## make or repair .venv and say what this machine has
 
 run: $(READY) ## train: the first notebook at the profile that suits this machine; results in outputs/
 	$(BIN)/rlnb run $(NOTEBOOK) --profile $(PROFILE)
+
+coder: $(READY) ## train Qwen2.5-Coder-0.5B on MBPP: an hour or two; MODEL=DIR is its folder where there is no hub
+	$(BIN)/rlnb run notebooks/grpo_code_execution.ipynb --profile coder $(if $(MODEL),--set model.id=$(MODEL))
 
 test: lint ## all checks and quick tests, three notebooks' tiny runs among them
 	$(BIN)/python -m pytest -m "not slow" -n logical --dist loadfile --no-loadscope-reorder

@@ -69,9 +69,9 @@ class ProgramEvaluation:
     def measure(self, policy: Policy, label: str, *, progress: Progress | None = None) -> list[JudgedAnswer]:
         """Judge a policy in training, and keep the answers in tasks_<label>.json; see `measure_once`.
 
-        label: "before", "step-20" or "after". Nothing where `evaluation.enabled` is false.
+        label: "before", "step-20" or "after". Nothing without tasks, or where `evaluation.enabled` is false.
         """
-        if not self.params.evaluation.enabled:
+        if not (self.tasks and self.params.evaluation.enabled):
             return []
         sections = {"model", "tasks", "sandbox", "evaluation"}
         return measure_once(

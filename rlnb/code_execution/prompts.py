@@ -7,6 +7,7 @@ from trl import GRPOConfig
 
 from rlnb.code_execution.tasks import Task
 from rlnb.grpo.config import order_prompts
+from rlnb.mbpp.prompts import chat_question
 from rlnb.params.training import MAX_PROMPT_TOKENS
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import Chat, Prompt, PromptForm, begin_answer, opened_thought
@@ -15,11 +16,17 @@ BODY_STARTS = ("    return", "    x", "    for", "    if", "    while", "    imp
 
 
 def question(task: Task, *, printed_example: bool = True) -> str:
-    """Return the task in words with one example; `printed_example` asks to print that example."""
-    call, expected = task.example_call, task.example.expected
-    example = f"For example, `{call}` gives `{expected!r}`."
+    """Return the task in words with one example; `printed_example` asks to print that example.
+
+    Without it a task of MBPP is asked in the words of `mbpp.template = chat`.
+    """
+    call, result = task.example_call, task.example_result
+    if task.family == "mbpp" and not printed_example:
+        return chat_question(task.statement, f"assert {call} == {result}")
+    example = f"For example, `{call}` gives `{result}`."
     if printed_example:
-        example = f"Then call `print({call})`, which prints `{expected}`."
+        printed = task.example.expected if isinstance(task.example.expected, str) else result
+        example = f"Then call `print({call})`, which prints `{printed}`."
     signature = f"`{task.function}({task.parameters})`"
     if task.statement.lower().startswith(("write a ", "write an ")):
         return f"{task.statement} Name it {signature}. {example}"
@@ -30,7 +37,7 @@ def build_prompt(task: Task, form: PromptForm, chat: Chat, *, printed_example: b
     """Return the prompt of a task: "prefilled" ends in its first line, "completion" in its head."""
     signature = f"def {task.function}({task.parameters}):"
     if form == "completion":
-        example = f">>> {task.example_call}\n    {task.example.expected!r}"
+        example = f">>> {task.example_call}\n    {task.example_result}"
         words = f"{task.statement}\n\n    {example}\n    ".replace("\\", "\\\\").replace('"""', r"\"\"\"")
         head = f'{signature}\n    """{words}"""\n'
         return begin_answer("", head, chat.tokenizer, BODY_STARTS)

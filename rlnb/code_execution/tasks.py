@@ -35,7 +35,25 @@ class Task:
     @property
     def example_call(self) -> str:
         """The example's call as source, such as `f(2, 3)`."""
-        return f"{self.function}({', '.join(map(repr, self.example.arguments))})"
+        return f"{self.function}({', '.join(map(source_of, self.example.arguments))})"
+
+    @property
+    def example_result(self) -> str:
+        """What the example's call returns, as source."""
+        return source_of(self.example.expected)
+
+
+def source_of(value: object) -> str:
+    """Return a literal as source: `repr`, with sets sorted, whose order differs from run to run."""
+    if isinstance(value, set | frozenset) and value:
+        return "{" + ", ".join(sorted(map(source_of, value))) + "}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{source_of(key)}: {source_of(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(source_of, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(source_of, value)) + ("," if len(value) == 1 else "") + ")"
+    return repr(value)
 
 
 def split_tasks(tasks: Sequence[Task], *, known_share: float, seed: int) -> tuple[list[Task], list[Task]]:

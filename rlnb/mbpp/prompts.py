@@ -58,10 +58,7 @@ def build_question(problem: Problem, template: Template, problems: Mapping[int, 
     if template.name == "docstring":
         return f'"""\n{problem.text}\n{problem.tests[0]}\n"""\n'
     if template.name == "chat":
-        return (
-            "Please provide a self-contained Python script that solves the following problem in a markdown "
-            f"code block:\n```\n{problem.text}\n{problem.tests[0]}\n```"
-        )
+        return chat_question(problem.text, problem.tests[0])
     if missing := [str(n) for n in template.shots if n not in problems or not problems[n].code]:
         raise ParamsError(
             f"mbpp.template = 'paper': its solved examples, task_id {', '.join(missing)}, are not in the "
@@ -73,6 +70,14 @@ def build_question(problem: Problem, template: Template, problems: Mapping[int, 
         parts += ["Your code should pass these tests:\n\n", "\n".join(task.tests), "\n[BEGIN]\n"]
         parts += [task.code, "\n[DONE]\n\n"]
     return "".join(parts[:-2])
+
+
+def chat_question(text: str, test: str) -> str:
+    """Return a user's message that asks for a program, with one assert of its tests."""
+    return (
+        "Please provide a self-contained Python script that solves the following problem in a markdown "
+        f"code block:\n```\n{text}\n{test}\n```"
+    )
 
 
 def is_complete(completion: str, template: Template, function: str = "") -> bool:

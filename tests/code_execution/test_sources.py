@@ -1,11 +1,18 @@
 """Tasks from files and from MBPP; what is no task is refused with its file and line."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from refusals import refused
 
-from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks
+from rlnb.code_execution.prompts import question
+from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks, mbpp_tasks
+from rlnb.mbpp.problems import load_mbpp
+from rlnb.mbpp.prompts import chat_question
 
 RECORD = {
     "id": "double-1",
@@ -102,3 +109,32 @@ def test_an_mbpp_task_shows_its_first_assert_and_keeps_the_others(mbpp):
     assert (task.function, task.parameters) == ("remove_Occ", "s, ch")
     assert (task.example_call, task.example.expected) == ("remove_Occ('hello', 'l')", "heo")
     assert [test.expected for test in task.tests] == ["bcd", "H"]
+
+
+def test_without_a_printed_example_mbpp_is_asked_as_mbpp_eval_asks(mbpp_folder):
+    problems = load_mbpp(path=mbpp_folder).problems
+    for task_id, task in mbpp_tasks(problems.values()).items():
+        words, mine = chat_question(problems[task_id].text, ""), question(task, printed_example=False)
+        assert mine.startswith(words.removesuffix("\n```"))
+        (shown,) = mbpp_tasks([replace(problems[task_id], tests=(mine.splitlines()[-2],) * 2)]).values()
+        assert shown.example == task.example
+
+
+def test_a_prompt_is_the_same_in_every_process():
+    program = """
+from rlnb.code_execution.prompts import question
+from rlnb.code_execution.tasks import Task, Test, source_of
+words = {"in", "of", "by", "at"}
+example = Test((words, {"a": frozenset(words)}), ([words], (words,), set()))
+assert eval(source_of(example.expected)) == example.expected
+task = Task("t", "f", 1, "double", "n", "Return twice n.", example, (example,))
+print([question(task, printed_example=printed) for printed in (True, False)])
+"""
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in range(4)
+    }  # fmt: skip
+    assert len(texts) == 1

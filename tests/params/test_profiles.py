@@ -9,7 +9,7 @@ from rlnb.params import load_params
 NOTEBOOKS = sorted(path.parent.name for path in FOLDER.glob("*/default.yaml"))
 MACHINES = {"default", "tiny", "cpu", "v100", "a100", "h100", "gb10"}
 SPECIAL = {
-    "grpo_code_execution": {"cpu_tests"},
+    "grpo_code_execution": {"cpu_tests", "coder"},
     "ppo_openspiel": {"embedded", "low_vram", "quality", "requirements", "speed"},
     "spiral_self_play": {"embedded", "kuhn", "leduc"},
 }
