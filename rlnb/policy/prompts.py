@@ -60,7 +60,7 @@ class Chat:
             )
         options |= {"add_generation_prompt": True, "tokenize": False}
         options |= {"enable_thinking": self.thinking, "thinking": self.thinking}  # Qwen's name, DeepSeek's
-        options["strftime_now"] = TODAY.strftime
+        options |= {"strftime_now": TODAY.strftime}
         try:
             text = str(tokenizer.apply_chat_template(with_system(messages, self.system), **options))
         except TemplateError:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     missing += ["a GPU with bfloat16 (Ampere or newer)"] if "bfloat16" in needs and is_old else []
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print a line for each test that measured something: seconds, GiB, figures."""
+    reports = [each for each in chain(*terminalreporter.stats.values()) if hasattr(each, "user_properties")]
+    seconds = {report.nodeid: report.duration for report in reports if report.when == "call"}
+    terminalreporter.section("figures")
+    for report in reports:
+        figures = dict(report.user_properties)
+        gib = figures.pop("peak_gib", 0.0)
+        if report.when == "teardown" and figures:  # which has the memory, too
+            words = "; ".join(f"{name} {value:.3g}" for name, value in figures.items())
+            name = report.nodeid.rpartition("::")[2]
+            terminalreporter.write_line(f"{seconds[report.nodeid]:7.1f} s {gib:6.2f} GiB  {name}: {words}")
 
 
 @pytest.fixture(scope="session")

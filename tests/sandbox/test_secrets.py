@@ -86,7 +86,7 @@ ENDS = {
     "output": "print('x' * 9000)",
     "errors": "import sys; sys.stderr.write('x' * 9000)",
     "a long source": f"#{'x' * 9000}",
-    "much memory": "bytearray(40_000_000)",
+    "much memory": "bytearray(8_000_000)",
 }
 ADDR_NO_RANDOMIZE = 0x0040000
 
@@ -128,7 +128,7 @@ def count_traces(memory, usual):
 
 @pytest.mark.parametrize("end", ENDS)
 def test_how_a_short_program_ended_leaves_no_trace_in_the_memory_of_its_zygote(end, usual):
-    """Each look at a program, every 50 ms, leaves some, and the time does: so a few are tried."""
+    """Each look at a program, every 50 ms, leaves some, and so does the time: a few short ones are tried."""
     counts = [count_traces(memory_after(ENDS[end]), usual)]
     while counts[-1] and len(counts) < 6:
         usual.append(memory_after("pass"))
