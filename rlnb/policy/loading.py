@@ -275,9 +275,12 @@ def add_fresh_adapters(
     if params.engine == "unsloth":
         from unsloth import FastLanguageModel
 
-        return FastLanguageModel.get_peft_model(
+        adapted = FastLanguageModel.get_peft_model(
             model, use_gradient_checkpointing=checkpointing, random_state=seed, **lora
         )
+        # unsloth saves a pattern of names, and `find_adapter_fault` refuses that of GPT-OSS as too slow.
+        adapted.peft_config["default"].target_modules = set(adapted.base_model.targeted_module_names)
+        return adapted
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
