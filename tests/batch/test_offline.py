@@ -73,7 +73,8 @@ def test_a_run_needs_no_network_does_not_try_it_and_writes_no_key(cache, offline
     assert "\x1b[" not in said + errors, "codes of a terminal"
     (metrics,) = tmp_path.glob("run/metrics.jsonl")
     (file,) = tmp_path.glob("run/wandb/offline-run-*/*.wandb")
-    rows, _ = read_wandb_file(file)
+    rows, run = read_wandb_file(file)
+    assert (run.run_group, run.display_name.rpartition(" ")[2]) == (notebook, "run")
     reported = [row["step"] for row in map(json.loads, metrics.open())]
     assert [row["train/global_step"] for row in rows] == reported
     texts = {path: path.read_bytes() for path in tmp_path.glob("run/**/*") if path.is_file()}
