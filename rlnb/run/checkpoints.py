@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from rlnb.errors import ParamsError
+from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import rank, world_size
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
@@ -52,8 +52,22 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     auto: the run's newest, if any. latest: the newest, which must exist. never: none, and existing
     checkpoints are set aside. A directory: that one, until the run has checkpoints of its own. Says in a
     line, also in train.log, what has changed since, what is damaged, and what is taken from another run.
-    Damaged checkpoints are removed where an older one is whole. Raises as `check_resuming`.
+    Damaged checkpoints are removed where an older one is whole. Rank 0 chooses for all ranks: a network file
+    system may show another one an older directory. Raises as `check_resuming`, and RlnbError on a rank that
+    does not see the chosen checkpoint whole.
     """
+    from accelerate.utils import broadcast_object_list  # imports torch, for which a refusal need not wait
+
+    (chosen,) = broadcast_object_list([_choose_checkpoint(params, output_dir) if rank() == 0 else None])
+    if chosen is not None and (damage := find_damage(chosen)):
+        raise RlnbError(
+            f"{chosen}: rank 0 goes on from it, but for rank {rank()} {damage}. Let all ranks see the same "
+            "directory, and run the same command again"
+        )
+    return chosen
+
+
+def _choose_checkpoint(params: NotebookParams, output_dir: str | Path) -> str | None:
     changes = check_resuming(params, output_dir)
     resume: str = value_of(params, "training.resume")
     if resume == "never":
@@ -63,7 +77,7 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     for path in remove_half_written(output_dir):
         say(output_dir, f"{path}: it was being written when its run ended; removed")
     then = f"removed, going on from {latest}" if latest else "no whole checkpoint is left"
-    for path in _list_checkpoints(output_dir) if rank() == 0 else ():
+    for path in _list_checkpoints(output_dir):
         if damage := find_damage(path):
             say(output_dir, f"{path}: {damage}; {then}")
             if latest:
@@ -116,10 +130,10 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, 
 def set_aside(output_dir: str | Path) -> list[Path]:
     """Rename checkpoints/ and the run's records to the first free suffix, so that a run starts afresh.
 
-    Returns the new paths, none where the run has no checkpoint, not even a damaged one. Rank 0 only.
+    Returns the new paths, none where the run has no checkpoint, not even a damaged one.
     """
     directory, suffix = Path(output_dir), 1
-    if rank() != 0 or not _list_checkpoints(directory):
+    if not _list_checkpoints(directory):
         return []
     while (directory / f"checkpoints-{suffix}").exists():
         suffix += 1

@@ -8,7 +8,7 @@ import pytest
 import recorded_runs
 import self_play_runs
 import torch
-from on_two_ranks import PARTS, evaluate_twice, join, measure_on_this_rank, play, train_by_trl
+from on_two_ranks import PARTS, evaluate_twice, join, measure_on_this_rank, play, resume, train_by_trl
 from two_ranks import run_on_two_ranks
 
 
@@ -32,6 +32,18 @@ def test_rank_0_writes_and_decides_for_ranks_that_do_not_see_its_file(left):
     # Each rank evaluates in the first attempt and reads rank 0's evaluation in the second.
     assert [(folder / f"evaluated-by-{rank}").read_text() for rank in (0, 1)] == ["first", "first"]
     assert [path.parent.name for path in folder.rglob("arena_before.json")] == ["seen-by-0"]
+
+
+def test_all_ranks_go_on_from_the_checkpoint_that_rank_0_sees_or_end_with_the_reason(left):
+    def said(run: str) -> list[str]:
+        return [(left / resume.__name__ / f"{run}-{rank}").read_text() for rank in (0, 1)]
+
+    assert said("older-on-0") == ["older-on-0/checkpoints/checkpoint-36"] * 2
+    chosen, refused = said("older-on-1")
+    assert chosen == "older-on-1/checkpoints/checkpoint-40"
+    assert refused.startswith(
+        f"refused: {chosen}: rank 0 goes on from it, but for rank 1 rlnb.json is missing"
+    )
 
 
 @pytest.mark.parametrize("kind", self_play_runs.RUNS)
