@@ -29,10 +29,10 @@ from rlnb.run.checkpoints import (
     run_recipe,
 )
 from rlnb.run.disk import telling_full_disk, write_text
-from rlnb.run.launcher import run_ranks
+from rlnb.run.launcher import name_cause, run_ranks
 from rlnb.run.metrics import main_measures
 from rlnb.run.prepare import Values, prepare
-from rlnb.run.slurm import join_tasks
+from rlnb.run.slurm import join_tasks, own_step
 from rlnb.run.tracking import read_metrics
 
 OF_RUN = ("seed", "output_dir")  # which the command sets, whatever the parameters cell says
@@ -73,21 +73,24 @@ def run_notebook(
     """Run the notebook, or continue its unfinished run, and return the exit code (0, 1, 85 or 138).
 
     The arguments are those of `plan_run`. Under torchrun and srun every rank runs the notebook; rank 0 alone
-    keeps the lock and the versions, and prints. Raises ParamsError, SandboxUnavailable or RunInUse before
-    anything has run.
+    chooses the directory, keeps the lock and the versions, and prints. Raises ParamsError, SandboxUnavailable
+    or RunInUse before anything has run.
     """
     join_tasks()
-    if out is None and world_size() > 1:
-        raise ParamsError("--out: is missing. Under torchrun and srun all ranks must be told one directory.")
+    if out is None and world_size() > 1 and not own_step():
+        raise ParamsError("--out: is missing. Under torchrun all ranks must be told one directory.")
     plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, num_ranks=num_ranks)
     with contextlib.ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
-            plan = move_run(plan, stack.enter_context(runs.claimed_directory(find_run_directories(plan))))
+            note = plan.directory.parent / f".step-{own_step()}"
+            chosen = runs.agreed_directory(find_run_directories(plan), note, num_ranks=world_size())
+            plan = move_run(plan, stack.enter_context(chosen))
         else:
             make_directory(plan.directory)
             if rank() == 0:
                 stack.enter_context(runs.locked(plan.directory))
+        stack.callback(name_cause, plan.directory, num_ranks=world_size())
         with telling_full_disk(plan.directory):
             code = _run_attempt(plan, num_ranks)
         for line in describe_result(plan.directory, is_done=code == runs.EXIT_DONE) if rank() == 0 else ():

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -191,6 +191,30 @@ def conclude(cause: Rank, output: Path, *, num_ranks: int) -> int:
         text = f"{cause.reason}\npreempted: {how_to_go_on()}; so far: {output}"
     print(text + see("out-of-memory") if cause.state == "killed" else text, file=sys.stderr)
     return runs.EXIT_CODES[cause.state]
+
+
+def name_cause(directory: Path, *, num_ranks: int) -> None:
+    """Write into status.json whose failure ended rank 0, where that is another rank's.
+
+    For ranks that torchrun or srun has started: each calls this at its end, and the last one sees them all.
+    """
+    first = runs.read_status(directory)
+    if first is None or first.exit is None or not _is_of_another(first):
+        return
+    for rank in range(1, num_ranks):
+        status = runs.read_status(directory, rank=rank)
+        if status is None or status.state not in ("failed", "killed") or _is_of_another(status):
+            continue
+        if status.exit is None or status.ended >= first.started:  # else it is of an earlier attempt
+            reason, code = f"rank {rank} of {num_ranks}: {status.reason}", runs.EXIT_CODES[status.state]
+            told = replace(first, state=status.state, exit=code, signal=status.signal, reason=reason)
+            runs.write_status(directory, told)
+            return
+
+
+def _is_of_another(status: runs.Status) -> bool:
+    """Return whether a rank may have ended because of another one: told to end, or left without its peer."""
+    return status.state == "preempted" or bool(OF_A_LOST_PEER.search(status.reason))
 
 
 def _end_with_parent() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, Recommendation, probe, recommend
+from rlnb.machine import Machine, Recommendation, probe, recommend, world_size
 from rlnb.params import asks_network, check_machine, check_servers, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.reading import CELL
@@ -50,8 +50,8 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     params = prepared.params
     if machine is None and num_ranks != 1:
         check_ranks(num_ranks, os.environ, prepared.machine)
-    if num_ranks > 1 and "training" not in type(params).model_fields:
-        raise ParamsError(f"--nproc: {notebook}.ipynb trains nothing, which several ranks could share")
+    if max(num_ranks, world_size()) > 1 and "training" not in type(params).model_fields:
+        raise ParamsError(f"{notebook}.ipynb trains nothing that several ranks could share; run it on one")
     ranks = {"WORLD_SIZE": str(num_ranks)} if num_ranks > 1 else {}
     check_machine(params, prepared.machine, environ={**os.environ, **ranks})
     params.check_files()

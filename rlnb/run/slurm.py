@@ -20,6 +20,12 @@ def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
+def own_step(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what tells this step of srun from all others, also of the same job; "" outside srun."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return f"{own_job(environ)}.{step}.{num_restarts(environ)}" if step else ""
+
+
 def join_tasks(environ: MutableMapping[str, str] = os.environ) -> None:
     """Give a task of srun torchrun's environment: where srun has started several, each of them is a rank.
 

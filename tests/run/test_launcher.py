@@ -1,9 +1,13 @@
 """`rlnb run --nproc 2` with real kernels: signals, failures, deaths, what is left."""
 
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,11 +15,13 @@ from notebook_files import write_notebook
 from waiting import is_running, status_of, wait_for
 
 from rlnb import cli
-from rlnb.run.launcher import Launch, Rank, find_cause
+from rlnb.run import directory as runs
+from rlnb.run.launcher import Launch, Rank, find_cause, name_cause
 from rlnb.run.slurm import join_tasks
 
 ROOT = Path(cli.__file__).parents[1]
-TWO = ("--nproc", "2")
+OUT = ("--out", "out")
+TWO = ("--nproc", "2", *OUT)
 BEGINS = """
 import os, pathlib, time
 rank = int(os.environ["RANK"])
@@ -34,6 +40,15 @@ with StopSignal() as stop:
             break
 """
 
+ADDS_RANKS = """
+import torch
+torch.distributed.init_process_group("gloo")
+total = torch.tensor(rank + 1)
+torch.distributed.all_reduce(total)
+pathlib.Path(output_dir, f"sum{rank}").write_text(str(total.item()))
+torch.distributed.barrier()
+"""
+
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
@@ -41,14 +56,16 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     started = []
 
-    def start(source: str, *options: str) -> subprocess.Popen:
-        write_notebook(tmp_path / "grpo_code_execution.ipynb", BEGINS + source)
-        command = [sys.executable, "-m", "rlnb.cli", "run", "grpo_code_execution.ipynb", "--profile", "tiny"]
+    def start(source: str, *options: str, launcher: Sequence[str] = (), **environ: str) -> subprocess.Popen:
+        notebook = tmp_path / "grpo_code_execution.ipynb"
+        if not started:
+            write_notebook(notebook, BEGINS + source)
+        command = [sys.executable, *launcher, "-m", "rlnb.cli", "run", notebook.name, "--profile", "tiny"]
         started.append(
             subprocess.Popen(
-                [*command, *options, "--out", "out"],
+                [*command, *options],
                 cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             )
         )  # fmt: skip
         return started[-1]
@@ -112,6 +129,18 @@ def test_one_rank_that_fails_ends_the_others_and_names_its_reason_once(start, ou
     wait_for(lambda: not any(map(is_running, pids(out))))
 
 
+def test_under_torchrun_too_the_run_has_the_reason_of_the_rank_that_was_killed(start, out):
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    dies = "if rank == 1: os.kill(os.getpid(), 9)\ntorch.distributed.all_reduce(total)"
+    process = start(ADDS_RANKS + dies, *OUT, launcher=launcher)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    reason = "rank 1 of 2: the kernel was killed by SIGKILL in cell 3 of 3"
+    told = status_of(out)
+    assert (told["state"], told["exit"], told["signal"]) == ("killed", 138, "SIGKILL")
+    assert told["reason"].startswith(reason)
+
+
 def test_no_rank_outlives_a_launcher_that_is_killed(start, out):
     process = start('pathlib.Path(output_dir, f"waits{rank}").touch()\ntime.sleep(300)', *TWO)
     wait_for(lambda: len([*out.glob("waits*")]) == 2)
@@ -155,6 +184,80 @@ def test_a_lost_peer_is_not_the_cause_that_is_told():
     ended_here = Rank(2, notebook, process, "killed", "its process ended by SIGKILL", is_killed=True)
     assert find_cause([lost, ended_here, out_of_memory]) == out_of_memory
     assert find_cause([lost, ended_here]) == lost
+
+
+def free_port(ports: range) -> int:
+    for port in ports:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
+
+
+def test_two_tasks_of_srun_are_two_ranks_of_one_run_also_without_a_directory(start, tmp_path):
+    port = free_port(range(20000 + os.getpid() % 10000, 40000))
+    step = {"SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    step["SLURM_STEP_NODELIST"] = "localhost"
+    tasks = [start(ADDS_RANKS, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
+    for task in tasks:
+        _, errors = task.communicate(timeout=120)
+        assert task.returncode == 0, errors
+    (out,) = (tmp_path / "outputs/grpo_code_execution").iterdir()
+    assert [(out / f"sum{rank}").read_text() for rank in (0, 1)] == ["3", "3"]
+    assert {path.name for path in out.glob("*.ipynb")} == {"attempt-01.ipynb", "attempt-01.rank1.ipynb"}
+
+
+def test_a_notebook_that_trains_nothing_is_refused_on_ranks_that_another_program_has_started(
+    capsys, monkeypatch, tmp_path
+):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    command = ["run", "notebooks/mbpp_eval.ipynb", "--profile", "tiny", "--out", str(tmp_path / "out")]
+    monkeypatch.chdir(ROOT)
+    assert cli.main(command) == 2
+    assert "mbpp_eval.ipynb trains nothing" in capsys.readouterr().err
+
+
+LOST = {"state": "failed", "reason": "cell 3 of 3: RuntimeError: [gloo] Connection closed by peer"}
+TOLD_TO_END = {"state": "preempted", "signal": "SIGTERM", "reason": "stopped by SIGTERM in cell 3 of 3"}
+KILLED = {"state": "killed", "signal": "SIGKILL", "reason": "the kernel was killed by SIGKILL in cell 3 of 3"}
+RAISED = {"state": "failed", "reason": "cell 3 of 3: ValueError: no luck"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ((LOST, LOST, KILLED), f"rank 2 of 3: {KILLED['reason']}"),
+        ((TOLD_TO_END, LOST, KILLED), f"rank 2 of 3: {KILLED['reason']}"),
+        ((RAISED, LOST, KILLED), RAISED["reason"]),
+        ((TOLD_TO_END, TOLD_TO_END, TOLD_TO_END), TOLD_TO_END["reason"]),
+        ((LOST, LOST, LOST), LOST["reason"]),
+    ],
+)
+def test_whichever_rank_ends_last_the_status_names_the_cause(tmp_path, monkeypatch, ends, reason):
+    for order in itertools.permutations(range(3)):
+        directory = tmp_path / "-".join(map(str, order))
+        directory.mkdir()
+        started = {}
+        for rank in range(3):
+            monkeypatch.setenv("RANK", str(rank))
+            started[rank] = runs.start_attempt(directory, notebook="")
+        for rank in order:
+            monkeypatch.setenv("RANK", str(rank))
+            runs.end_attempt(directory, started[rank], **ends[rank])
+            name_cause(directory, num_ranks=3)
+        assert status_of(directory)["reason"] == reason
+
+
+def test_a_failure_of_an_earlier_attempt_is_not_the_cause(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(runs, "now", lambda: "2026-01-01T00:00:00+00:00")
+    runs.end_attempt(tmp_path, runs.start_attempt(tmp_path, notebook=""), **KILLED)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(runs, "now", lambda: "2026-01-01T00:01:00+00:00")
+    runs.end_attempt(tmp_path, runs.start_attempt(tmp_path, notebook=""), **LOST)
+    name_cause(tmp_path, num_ranks=2)
+    assert status_of(tmp_path)["reason"] == LOST["reason"]
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,13 @@ def test_a_full_temporary_directory_and_an_unknown_kernel_are_told(tmp_path):
     assert str(error).startswith(f"the kernel did not start: {tmp_path}: no room")
 
 
+def test_a_kernel_that_is_killed_while_it_saves_was_killed(tmp_path, start_papermill):
+    process = start_papermill(SURVIVES + "import os\nos.kill(os.getpid(), 9)")
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=60)
+    assert outcome_of(tmp_path)[:3] == ("killed", 138, "SIGKILL")
+
+
 def test_a_killed_run_leaves_no_kernel_and_can_be_run_again(tmp_path, start_papermill):
     process = start_papermill(SLEEPS)
     (kernel,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())

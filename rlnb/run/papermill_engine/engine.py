@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -77,19 +77,19 @@ class RlnbEngine(NBClientEngine):
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
         first_step = checkpoint_step(latest_checkpoint(directory))
         status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, first_step=first_step)
-        signals: list[signal.Signals] = []
 
         def end_attempt(how: Mapping[str, str]) -> None:
             saved_step = checkpoint_step(latest_checkpoint(directory))
             runs.end_attempt(directory, dataclasses.replace(status, saved_step=saved_step), **how)
 
-        try:
-            with runs.heartbeat(directory), telling_full_disk(directory):
-                nb = super().execute_notebook(nb, kernel_name, output_path, signals=signals, **kwargs)
-        except BaseException as error:
-            end_attempt(describe_error(error))
-            raise
-        end_attempt(describe_cells(nb))
+        with ExitStack() as handlers:  # a signal must not cut off what is written here
+            try:
+                with runs.heartbeat(directory), telling_full_disk(directory):
+                    nb = super().execute_notebook(nb, kernel_name, output_path, handlers=handlers, **kwargs)
+            except BaseException as error:
+                end_attempt(describe_error(error))
+                raise
+            end_attempt(describe_cells(nb))
         return nb
 
     @classmethod
@@ -99,10 +99,10 @@ class RlnbEngine(NBClientEngine):
         kernel_name: str,
         start_timeout: int = 60,
         execution_timeout: int | None = None,
-        signals: list[signal.Signals] | None = None,
+        handlers: ExitStack | None = None,
         **options: Any,
     ) -> NotebookNode:
-        """Run the cells as NBClientEngine does, with our client; signals: a list to note them in."""
+        """Run the cells as NBClientEngine does, with our client; it handles signals until `handlers` ends."""
         options.pop("input_path", None)
         if options.get("stdout_file") is not None:
             options["on_cell_execute"] = functools.partial(_announce_cell, nb_man.nb, options["stdout_file"])
@@ -116,8 +116,9 @@ class RlnbEngine(NBClientEngine):
             log=logger,
             **options,
         )
-        client.signals = [] if signals is None else signals
-        return client.execute()
+        with ExitStack() as until_here:
+            (handlers or until_here).enter_context(runs.handling_signals(client.forward))
+            return client.execute()
 
     @classmethod
     def nb_kernel_name(cls, nb: NotebookNode | None, name: str | None = None) -> str:
@@ -153,22 +154,26 @@ class ForwardingClient(PapermillNotebookClient):
     while it saves. A kernel whose run is killed ends by itself within a second (ipykernel's parent poller).
     """
 
-    signals: list[signal.Signals]
     process: Any = None  # the kernel's
     has_started = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.signals: list[signal.Signals] = []
+        self.sent: list[int] = []  # to the kernel
 
     def execute(self, **kwargs: Any) -> NotebookNode:
         """Run all cells; raises Stopped, KernelDied, KernelNotStarted or DiskFull when it ended early."""
         self.tenths: dict[str, int] = {}
         try:
-            with runs.socket_directory() as self.socket_directory, runs.handling_signals(self._forward):
+            with runs.socket_directory() as self.socket_directory:
                 return super().execute(**kwargs)
         except Exception as error:
+            if isinstance(error, KernelDied):
+                raise
             is_dead = isinstance(error, RuntimeError)  # nbclient's DeadKernelError, at the start its parent
             if is_dead and self.signals:
                 raise self._stopped("between two cells") from error
-            if isinstance(error, KernelDied):
-                raise
             if not self.has_started:
                 raise self._not_started(error) from error
             if is_dead:
@@ -210,7 +215,8 @@ class ForwardingClient(PapermillNotebookClient):
             self.nb_man.cell_exception(cell, cell_index)
             if isinstance(error, Stopped):
                 raise
-            if self.signals:
+            code = self.process.returncode or 0
+            if self.signals and (code >= 0 or -code in self.sent):
                 raise self._stopped(f"in {place}: the kernel did not handle it") from error
             raise self._kernel_died(place) from error
 
@@ -252,7 +258,8 @@ class ForwardingClient(PapermillNotebookClient):
                 raise
             return None
 
-    def _forward(self, signal_number: int, frame: FrameType | None) -> None:
+    def forward(self, signal_number: int, _: FrameType | None) -> None:
+        """Pass a signal on to the kernel."""
         again = signal_number in self.signals
         if again and signal_number != signal.SIGINT:
             return
@@ -264,7 +271,8 @@ class ForwardingClient(PapermillNotebookClient):
         if self.process is not None:
             # The training cell saves and stops when the terminal is closed, as after SIGTERM.
             passed_on = signal.SIGTERM if signal_number == signal.SIGHUP else signal_number
-            self.process.send_signal(signal.SIGKILL if again else passed_on)
+            self.sent.append(signal.SIGKILL if again else passed_on)
+            self.process.send_signal(self.sent[-1])
 
     def _stopped(self, where: str) -> Stopped:
         name = self.signals[0].name if self.signals else ""
