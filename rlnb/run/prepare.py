@@ -2,12 +2,13 @@
 
 import functools
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rlnb.errors import ParamsError
-from rlnb.machine import Machine, Recommendation, probe, recommend, world_size
+from rlnb.machine import Machine, Recommendation, installed_version, probe, recommend, world_size
 from rlnb.params import asks_network, check_machine, check_servers, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.reading import CELL
@@ -48,6 +49,8 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     """
     prepared = load(notebook, values, machine=machine)
     params = prepared.params
+    if machine is None and hasattr(params, "model"):
+        check_gpu(prepared.machine)
     if machine is None and num_ranks != 1:
         check_ranks(num_ranks, os.environ, prepared.machine)
     if max(num_ranks, world_size()) > 1 and "training" not in type(params).model_fields:
@@ -61,6 +64,32 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         _check_sandbox(sandbox)
     return prepared._replace(lines=tuple(filter(None, lines)))
+
+
+def check_gpu(
+    machine: Machine,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    version: Callable[[str], str | None] = installed_version,
+) -> None:
+    """Raise ParamsError in a job of SLURM for a GPU that would compute on the CPU, without a word, for days.
+
+    RLNB_GPU_MEMORY is set by `rlnb submit`; SLURM tells the GPUs of other jobs.
+    """
+    is_given = environ.get("SLURM_JOB_GPUS") and environ.get("CUDA_VISIBLE_DEVICES") != ""
+    if not is_given and not environ.get("RLNB_GPU_MEMORY"):
+        return
+    torch = version("torch") or ""
+    if torch.endswith("+cpu"):
+        kind = "volta" if machine.name == "v100" else "cuda"
+        raise ParamsError(
+            f"torch {torch}: does not see this job's GPU; ./setup.sh {kind} installs one that does"
+        )
+    if machine.capability is None:
+        raise ParamsError(
+            f"this job is for a GPU, and {socket.gethostname()} shows it none. Ask for one (--gres=gpu:1), "
+            "or see what nvidia-smi says there; a run on a CPU needs a CPU's profile and a job without a GPU"
+        )
 
 
 def load(notebook: str, values: Values, *, machine: Machine | None = None) -> Prepared:
