@@ -42,12 +42,24 @@ class FoundRun:
 
 def refuse_queued(folder: Path) -> None:
     """Raise ParamsError where the job that was submitted for a folder is still in the queue."""
-    job = str(_read_json(folder / JOB_FILE).get("job", ""))
+    job = _submitted_job(folder)
     if queue := jobs_in_queue([job]):
         state = next(iter(queue.values())).lower()
         raise ParamsError(
-            f"{folder}: its job {job} is {state} already. Give another --out, or scancel {job}."
+            f"{folder}: its job {job} is {state} already. Give another --out, scancel {job}, or let the "
+            f"further job wait for it: -- --dependency=afterany:{job}"
         )
+
+
+def waits_for_job(folder: Path, dependency: str) -> bool:
+    """Return whether a job with this dependency of sbatch begins when the folder's last job has ended."""
+    job = _submitted_job(folder)
+    after = rf"\bafter(any|ok|notok|corr)[:\d]*:{job}\b"
+    return bool(job) and (dependency == "singleton" or bool(re.search(after, dependency)))
+
+
+def _submitted_job(folder: Path) -> str:
+    return str(_read_json(folder / JOB_FILE).get("job", ""))
 
 
 def list_runs(directories: Sequence[Path]) -> list[RunRow]:

@@ -11,13 +11,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import rlnb
 from rlnb.batch.machines import job_machine
-from rlnb.batch.overview import JOB_FILE, refuse_queued
+from rlnb.batch.overview import JOB_FILE, refuse_queued, waits_for_job
 from rlnb.batch.sweeps import prepare_sweep, write_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version
@@ -203,14 +204,19 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
         print(f"warning: torch here is a CPU's; ./setup.sh {kind} installs the job's", file=sys.stderr)
     if memory:
         print(memory, file=sys.stderr)  # a script that is printed stays whole
-    refuse_queued(job.folder)
+    # One of a chain, for clusters that put no job back into the queue.
+    is_next = waits_for_job(job.folder, job.header.get("dependency") or "")
+    if not is_next:
+        refuse_queued(job.folder)
     if is_dry:
         print(job.script(), end="")
         return runs.EXIT_DONE
     _call_sbatch("--test-only", script=job.script())
     make_directory(job.folder)
-    with runs.locked(job.folder):
-        refuse_queued(job.folder)
+    with ExitStack() as stack:
+        if not is_next:  # else the run that it waits for has the lock
+            stack.enter_context(runs.locked(job.folder))
+            refuse_queued(job.folder)
         write()
         path = job.folder / SCRIPT_FILE
         write_text(path, job.script())

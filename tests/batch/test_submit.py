@@ -82,6 +82,20 @@ def test_the_same_command_goes_on_where_the_job_was_and_waits_for_one_that_is_in
     assert sorted(path.name for path in first.parent.iterdir()) == ["tiny-001", "tiny-002"]
 
 
+@pytest.mark.parametrize("points", [(), ("--seeds", "1-2")])
+def test_a_job_that_waits_for_the_one_in_the_queue_is_its_continuation(capsys, points):
+    assert submit(*points, "--out", "run") == 0
+    Path("queue").write_text("31 RUNNING\n")
+    with runs.locked(Path("run")):  # as the run that is running does
+        for dependency in ("afterany:31", "afterok:7:31", "singleton"):
+            assert submit(*points, "--out", "run", sbatch=f"--dependency={dependency}") == 0
+            assert f"#SBATCH --dependency={dependency}\n" in Path("run/job.sbatch").read_text()
+        capsys.readouterr()
+        for dependency in ("afterany:3", "after:31", "afterany:310", "afterany:7"):
+            assert submit(*points, "--out", "run", sbatch=f"--dependency={dependency}") == 2
+            assert "-- --dependency=afterany:31" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sbatch", "reason"),
     [
