@@ -39,7 +39,7 @@ import rlnb
 from rlnb.errors import RlnbError
 from rlnb.machine import Machine, rank
 from rlnb.run.disk import lacks_room, write_bytes, write_text
-from rlnb.run.slurm import RUNNING, jobs_in_queue, num_restarts, own_job
+from rlnb.run.slurm import RUNNING, is_preempted, jobs_in_queue, num_restarts, own_job
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
@@ -53,7 +53,7 @@ HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
 AGREEMENT_SECONDS = 300.0  # for rank 0 to choose a directory; it may start and check later than the others
-MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended; SLURM may have preempted and killed some
+MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended
 DAMAGED_SUFFIX = ".damaged"
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
 SOCKET_PATH_BYTES = 107  # at most, on Linux
@@ -89,8 +89,8 @@ class Status:
     name of the signal that stopped it, else "". started, ended: ISO times in UTC. process: see
     `identify_process`. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
     checkpoint that the attempt began with. saved_step: of the one that it left, while it runs first_step.
-    idle_attempts: of the same job, in a row before this one, that saved no further step; those that SLURM
-    preempted are not counted.
+    ran_to_limit: its job was told that its time limit is near. idle_attempts: of the same job, in a row
+    before this one, that ran to their limit and saved no further step.
     """
 
     state: str
@@ -108,6 +108,7 @@ class Status:
     restarts: int = 0
     first_step: int = 0
     saved_step: int = 0
+    ran_to_limit: bool = False
     idle_attempts: int = 0
 
 
@@ -171,12 +172,12 @@ def start_attempt(directory: Path, *, notebook: str, first_step: int = 0) -> Sta
     """Write and return the status of the next attempt, which is running from now on.
 
     Raises NoProgress, and writes it, for a job that SLURM has started again after MOST_IDLE_ATTEMPTS in a row
-    have saved no step.
+    have run to their limit and saved no step.
     """
     last, job = read_status(directory, rank()), own_job()
     num_idle = 0
     if last and last.job == job and last.restarts < num_restarts() and first_step <= last.first_step:
-        num_idle = last.idle_attempts + (last.signal != "SIGTERM")  # by which SLURM preempts
+        num_idle = last.idle_attempts + last.ran_to_limit
     status = Status(
         "running", attempt=1 if last is None else last.attempt + 1, notebook=notebook, pid=os.getpid(),
         host=socket.gethostname(), started=now(), process=identify_process(os.getpid()), job=job,
@@ -224,10 +225,27 @@ def heartbeat(directory: Path) -> Iterator[None]:
         thread.join()
 
 
+def note_signal(directory: Path, status: Status, name: str) -> Status:
+    """Write the signal that tells an attempt to stop, since it may be killed before; return the status."""
+    told = _with_signal(status, name)
+    write_status(directory, told, rank())
+    return told
+
+
+def _with_signal(status: Status, name: str) -> Status:
+    ran_to_limit = name == "SIGUSR1" and bool(status.job) and not is_preempted()
+    return dataclasses.replace(status, signal=name, ran_to_limit=ran_to_limit)
+
+
 def end_attempt(directory: Path, status: Status, *, state: str, signal: str = "", reason: str = "") -> None:
     """Write how the attempt ended; the arguments are fields of `Status`."""
     ended = dataclasses.replace(
-        status, ended=now(), state=state, exit=EXIT_CODES[state], signal=signal, reason=reason
+        status if status.signal else _with_signal(status, signal),
+        ended=now(),
+        state=state,
+        exit=EXIT_CODES[state],
+        signal=signal,
+        reason=reason,
     )
     write_status(directory, ended, rank())
     if rank() == 0:

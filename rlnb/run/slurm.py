@@ -64,6 +64,16 @@ def jobs_in_queue(jobs: Collection[str]) -> dict[str, str] | None:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
+def is_preempted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether SLURM makes room by this job: some clusters tell it so by the limit's SIGUSR1."""
+    command = ["scontrol", "show", "job", "--oneliner", own_job(environ)]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return re.search(r"\bPreemptTime=\d", answer.stdout) is not None
+
+
 def how_to_go_on(environ: Mapping[str, str] = os.environ) -> str:
     """Return what takes up a run that was stopped, as the end of a message."""
     if not own_job(environ):

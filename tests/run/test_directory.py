@@ -181,24 +181,45 @@ def test_the_newest_unfinished_run_with_the_same_parameters_comes_first(tmp_path
     assert next(found).name == "tiny-001"
 
 
-def test_a_job_is_ended_after_attempts_in_a_row_that_save_no_step(tmp_path, monkeypatch):
+@pytest.fixture
+def attempt(tmp_path, monkeypatch, stand_in):
+    """A function that makes an attempt of job 17 that ends so, and returns how many idle ones it counts."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
+    stand_in("scontrol", f"cat {tmp_path}/facts")
+    (tmp_path / "facts").write_text("JobId=17 JobState=RUNNING Reason=None PreemptTime=None")
 
-    def attempt(restarts: int, *, begins_at: int, signal: str) -> int:
+    def attempt(restarts: int, *, signal: str, begins_at: int = 4, is_killed: bool = False) -> int:
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
         status = runs.start_attempt(tmp_path, notebook="", first_step=begins_at)
         status = dataclasses.replace(status, saved_step=4)  # that of the end: the next attempts begin there
-        runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
+        if not is_killed:
+            runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
+        elif signal:
+            runs.note_signal(tmp_path, status, signal)
         return status.idle_attempts
 
-    assert attempt(0, begins_at=0, signal="SIGUSR1") == 0
-    assert attempt(1, begins_at=4, signal="SIGUSR1") == 0
-    assert attempt(2, begins_at=4, signal="SIGTERM") == 1
-    assert attempt(3, begins_at=4, signal="") == 1  # the last one was preempted: it was not given its time
-    assert attempt(4, begins_at=4, signal="") == 2
+    return attempt
+
+
+def test_a_job_is_ended_after_attempts_in_a_row_that_reach_their_limit_and_save_no_step(
+    tmp_path, monkeypatch, attempt
+):
+    assert attempt(0, signal="SIGUSR1", begins_at=0) == 0
+    assert attempt(1, signal="SIGUSR1") == 0  # it began with a further step
+    assert attempt(2, signal="SIGUSR1", is_killed=True) == 1  # a step that is longer than the warning
+    assert attempt(3, signal="SIGUSR1") == 2
     with pytest.raises(runs.NoProgress):
-        attempt(5, begins_at=4, signal="")
+        attempt(4, signal="")
     assert runs.read_status(tmp_path).state == "failed"
-    assert attempt(6, begins_at=5, signal="") == 0
+    assert attempt(5, signal="SIGUSR1", begins_at=5) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "18")  # submitted again, with more time perhaps
-    assert attempt(0, begins_at=5, signal="") == 0
+    assert attempt(0, signal="", begins_at=5) == 0
+
+
+def test_attempts_that_were_not_given_their_time_are_not_counted(tmp_path, attempt):
+    assert attempt(0, signal="SIGUSR1") == 0
+    for restarts in (1, 4, 7):
+        assert attempt(restarts, signal="SIGTERM") == 1  # preempted, or cancelled
+        assert attempt(restarts + 1, signal="", is_killed=True) == 1  # its node has failed
+        (tmp_path / "facts").write_text("JobId=17 JobState=RUNNING PreemptTime=2026-11-27T10:00:00")
+        assert attempt(restarts + 2, signal="SIGUSR1") == 1  # preempted by the signal of the limit

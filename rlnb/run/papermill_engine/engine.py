@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
@@ -78,14 +78,19 @@ class RlnbEngine(NBClientEngine):
         first_step = checkpoint_step(latest_checkpoint(directory))
         status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, first_step=first_step)
 
+        def note_signal(name: str) -> None:
+            nonlocal status
+            status = runs.note_signal(directory, status, name)
+
         def end_attempt(how: Mapping[str, str]) -> None:
             saved_step = checkpoint_step(latest_checkpoint(directory))
             runs.end_attempt(directory, dataclasses.replace(status, saved_step=saved_step), **how)
 
         with ExitStack() as handlers:  # a signal must not cut off what is written here
+            kwargs |= {"handlers": handlers, "note_signal": note_signal}
             try:
                 with runs.heartbeat(directory), telling_full_disk(directory):
-                    nb = super().execute_notebook(nb, kernel_name, output_path, handlers=handlers, **kwargs)
+                    nb = super().execute_notebook(nb, kernel_name, output_path, **kwargs)
             except BaseException as error:
                 end_attempt(describe_error(error))
                 raise
@@ -100,9 +105,13 @@ class RlnbEngine(NBClientEngine):
         start_timeout: int = 60,
         execution_timeout: int | None = None,
         handlers: ExitStack | None = None,
+        note_signal: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> NotebookNode:
-        """Run the cells as NBClientEngine does, with our client; it handles signals until `handlers` ends."""
+        """Run the cells as NBClientEngine does, with our client.
+
+        It handles signals until `handlers` ends, and gives the first one's name to note_signal.
+        """
         options.pop("input_path", None)
         if options.get("stdout_file") is not None:
             options["on_cell_execute"] = functools.partial(_announce_cell, nb_man.nb, options["stdout_file"])
@@ -116,6 +125,7 @@ class RlnbEngine(NBClientEngine):
             log=logger,
             **options,
         )
+        client.note_signal = note_signal
         with ExitStack() as until_here:
             (handlers or until_here).enter_context(runs.handling_signals(client.forward))
             return client.execute()
@@ -154,6 +164,7 @@ class ForwardingClient(PapermillNotebookClient):
     while it saves. A kernel whose run is killed ends by itself within a second (ipykernel's parent poller).
     """
 
+    note_signal: Callable[[str], None]
     process: Any = None  # the kernel's
     has_started = False
 
@@ -268,11 +279,13 @@ class ForwardingClient(PapermillNotebookClient):
         told = "killing the kernel" if again else "passed on to the kernel, waiting for the cell to end"
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
-        if self.process is not None:
+        if self.process is not None and self.process.poll() is None:
             # The training cell saves and stops when the terminal is closed, as after SIGTERM.
             passed_on = signal.SIGTERM if signal_number == signal.SIGHUP else signal_number
             self.sent.append(signal.SIGKILL if again else passed_on)
             self.process.send_signal(self.sent[-1])
+            if len(self.signals) == 1:
+                self.note_signal(name)
 
     def _stopped(self, where: str) -> Stopped:
         name = self.signals[0].name if self.signals else ""
