@@ -43,9 +43,9 @@ EVAL_OPTIONS = {
 
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": ("checkpoint", "", "DIR", "a run's checkpoints/checkpoint-N"),
+    "--checkpoint": ("checkpoint", "", "DIR", "a run, its checkpoints/checkpoint-N, or final: the last one"),
     "--opponent": ("opponents", "random", "NAMES", "random, mcts:N, perfect, nash; with commas"),
-    "--episodes": ("num_episodes", 100, "NUMBER", "of games against each opponent, even (default: 100)"),
+    "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
@@ -220,7 +220,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
         return 0
     if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
-        raise ParamsError("--checkpoint: is missing; name a run's checkpoints/checkpoint-N")
+        raise ParamsError("--checkpoint: is missing; name a run or its checkpoints/checkpoint-N")
     # A run of the notebook of this project; --set wins over the short options.
     options.assignments = assignments + options.assignments
     options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"

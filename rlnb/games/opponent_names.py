@@ -15,6 +15,11 @@ def name_fault(name: str) -> str:
     return "is no opponent; write random, perfect, nash, or mcts:N with 2 to 999,999 simulations, as mcts:25"
 
 
+def canonical_name(name: str) -> str:
+    """Return the one name of an opponent, by which results are compared: "mcts:25" for "mcts"."""
+    return f"mcts:{count_simulations(name)}" if opponent_kind(name) == "mcts" else name
+
+
 def opponent_kind(name: str) -> str:
     """Return "mcts" for "mcts" and "mcts:10", and other names as they are."""
     return name.partition(":")[0]

@@ -30,12 +30,12 @@ class ResumableParams(Section):
     """Keep the optimizer's state in checkpoints; false = smaller ones, which do not go on bit for bit"""
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
-    start again, or a checkpoint of another run, whose steps, optimizer and random state continue"""
+    start again, or the directory of another run or checkpoint, whose whole state continues"""
     num_threads: int = described(0, "CPU threads of torch; 0 = as many as there are free cores", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):
-            reason = "is not a directory; write auto, latest, never, or a checkpoint's directory"
+            reason = "is not a directory; write auto, latest, never, or the directory of a run or checkpoint"
             yield Conflict("training.resume", reason)
 
 

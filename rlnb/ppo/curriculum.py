@@ -333,9 +333,9 @@ def advance_curriculum(
 class StageScore(NamedTuple):
     """The result of a stage after training.
 
-    score: mean over its games and both seats with its 95% interval, None unless all of them were played
-    against the stage's opponents. random_score: that of random play against them. final_score: the score
-    that the stage has to exceed.
+    score: mean over its games and both seats with its 95% interval, of those that were played against the
+    stage's opponent; None if none was. random_score: that of random play in them. final_score: the score
+    that the stage has to exceed. not_measured: what was not played.
     """
 
     name: str
@@ -343,6 +343,7 @@ class StageScore(NamedTuple):
     random_score: float | None
     num_games: int
     final_score: float
+    not_measured: tuple[Pairing, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -356,18 +357,20 @@ class StageScore(NamedTuple):
 
 
 def score_stages(rows: Sequence[Match], curriculum: Curriculum) -> list[StageScore]:
-    """Return the score of each stage; each of its games has the same weight.
+    """Return the score of each stage; each of its games that was played has the same weight.
 
     rows: of one set of weights.
     """
     scores = []
     for stage, pairings in zip(curriculum.params.stages, curriculum.pairings, strict=True):
-        matches = [select_matches(rows, game=game.name, opponent=name) for game, name in pairings]
-        num_games = sum(row.num_games for group in matches for row in group)
+        matches = {each: select_matches(rows, game=each[0].name, opponent=each[1]) for each in pairings}
+        played = {pairing: group for pairing, group in matches.items() if group}
+        num_games = sum(row.num_games for group in played.values() for row in group)
         score, random_score = None, None
-        if all(matches):
-            means = [np.mean([row.score.value for row in group]) for group in matches]
+        if played:
+            means = [np.mean([row.score.value for row in group]) for group in played.values()]
             score = wilson_interval(float(np.mean(means)), num_games)
-            random_score = score_of_random_play(pairings)
-        scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score))
+            random_score = score_of_random_play(list(played))
+        missing = tuple(pairing for pairing in pairings if pairing not in played)
+        scores.append(StageScore(stage.name, score, random_score, num_games, stage.final_score, missing))
     return scores

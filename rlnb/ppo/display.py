@@ -81,7 +81,7 @@ def known(ceiling: float) -> float | None:
 
 
 def show_success(scores: Sequence[StageScore]) -> Table:
-    """Return the verdict on each stage."""
+    """Return the verdict on each stage, and what was not played for it."""
     rows = [
         (stage.name, stage.num_games, stage.score, stage.random_score)
         + (f"above {stage.final_score}", stage.verdict)
@@ -92,4 +92,7 @@ def show_success(scores: Sequence[StageScore]) -> Table:
         "Success: the whole interval of the score is above what is required and above random play's score. "
         "Undecided: the score is above both, its interval is not."
     )
+    for stage in scores:
+        missing = [f"{game.name} against {opponent}" for game, opponent in stage.not_measured]
+        caption += f" Not measured in {stage.name}: {', '.join(missing)}." if missing else ""
     return Table([*headers, "required", "verdict"], rows, caption)

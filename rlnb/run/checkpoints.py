@@ -50,8 +50,8 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
     """Return the checkpoint whose whole state the run continues, None to start at step 0.
 
     auto: the run's newest, if any. latest: the newest, which must exist. never: none, and existing
-    checkpoints are set aside. A directory: that one, until the run has checkpoints of its own. Says in a
-    line, also in train.log, what has changed since, what is damaged, and what is taken from another run.
+    checkpoints are set aside. A directory: as `read_resume`, until the run has checkpoints of its own. Says
+    in a line, also in train.log, what has changed since, what is damaged, and what is taken from another run.
     Damaged checkpoints are removed where an older one is whole. Rank 0 chooses for all ranks: a network file
     system may show another one an older directory. Raises as `check_resuming`, and RlnbError on a rank that
     does not see the chosen checkpoint whole.
@@ -69,7 +69,7 @@ def checkpoint_to_resume(params: NotebookParams, output_dir: str | Path) -> str 
 
 def _choose_checkpoint(params: NotebookParams, output_dir: str | Path) -> str | None:
     changes = check_resuming(params, output_dir)
-    resume: str = value_of(params, "training.resume")
+    resume = read_resume(params)
     if resume == "never":
         set_aside(output_dir)
         return None
@@ -95,19 +95,25 @@ def _choose_checkpoint(params: NotebookParams, output_dir: str | Path) -> str | 
     return resume
 
 
+def read_resume(params: NotebookParams) -> str:
+    """Return `training.resume`: of a run's directory its newest complete checkpoint."""
+    resume: str = value_of(params, "training.resume")
+    return latest_checkpoint(resume) or resume
+
+
 def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, str]:
     """Return {field: "old -> new"} of what has changed since the checkpoint that the run goes on from.
 
     It writes nothing and reads no weights. Raises ParamsError for a directory without a complete checkpoint,
     for an older checkpoint of this run, and for changes that do not fit the checkpoint.
     """
-    resume: str = value_of(params, "training.resume")
-    latest = latest_checkpoint(output_dir)
+    resume, latest = read_resume(params), latest_checkpoint(output_dir)
     if resume == "never" or (resume == "auto" and latest is None):
         return {}
     if latest is None and (damage := find_damage(resume)):
         raise ParamsError(
-            f"training.resume = {resume!r}: there is no complete checkpoint: {damage}; write auto or never"
+            f"training.resume = {resume!r}: there is no complete checkpoint: {damage}; write a run's "
+            "directory or its checkpoints/checkpoint-N"
         )
     given, newest = Path(resume).resolve(), Path(latest or resume).resolve()
     if given != newest and given.parent == newest.parent and not find_damage(given):

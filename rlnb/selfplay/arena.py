@@ -144,25 +144,27 @@ class Arena:
     ) -> list[Match]:
         """Return the matches against all opponents in all games with each snapshot, answering as in training.
 
-        snapshots: None means the policy's present weights. num_games: against each opponent, half of them
-        from each seat.
+        snapshots: None means the policy's present weights. num_games: against each opponent in each game,
+        half of them from each seat.
         """
         rows: list[Match] = []
-        opponents = [
-            (game, name, load_opponent(name, game, field="evaluation.opponents"))
-            for game, names in self.opponents
-            for name in names
+        pairs = [
+            (weights, game, name) for weights in snapshots for game, names in self.opponents for name in names
         ]
-        pairs = [(weights, *opponent) for weights in snapshots for opponent in opponents]
-        for num_done, (weights, game, name, opponent) in enumerate(pairs, start=1):
-            episodes = paired_episodes(game, name, num_games, seed=ARENA_SEED + self.seed)
+        for num_done, (weights, game, name) in enumerate(pairs, start=1):
             with self.using(snapshots[weights]):
-                learner = make_player(self.actor, self.encoder, self.acting, self.training)
-                games = play_games(episodes, {LEARNER: learner, name: opponent}, rules=self.rules)
-            rows += summarise_matches(games, game, weights=weights)
+                rows += self.play_match(game, name, num_games=num_games, weights=weights)
             if progress:
                 progress(num_done, len(pairs))
         return rows
+
+    def play_match(self, game: TextGame, opponent: str, *, num_games: int, weights: str) -> list[Match]:
+        """Return the matches of both seats against one opponent. weights: the name of the present ones."""
+        learner = make_player(self.actor, self.encoder, self.acting, self.training)
+        other = load_opponent(opponent, game, field="evaluation.opponents")
+        episodes = paired_episodes(game, opponent, num_games, seed=ARENA_SEED + self.seed)
+        games = play_games(episodes, {LEARNER: learner, opponent: other}, rules=self.rules)
+        return summarise_matches(games, game, weights=weights)
 
     def measure(
         self,

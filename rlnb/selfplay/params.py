@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from rlnb.errors import see
-from rlnb.games.opponent_names import name_fault
+from rlnb.games.opponent_names import canonical_name, name_fault
 from rlnb.machine import installed_version
 from rlnb.params.problems import show_number
 from rlnb.params.sections import (
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def check_opponents(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names; whether they can play a game is found out later, where the game is loaded."""
+    """Return the canonical names, each once; whether they can play is found out where a game is loaded."""
     for name in names:
         if fault := name_fault(name):
             raise ValueError(f"holds {name!r}, which {fault}")
-    return names
+    return tuple(dict.fromkeys(map(canonical_name, names)))
 
 
 Opponents = Annotated[Names, AfterValidator(check_opponents)]
@@ -173,7 +173,8 @@ class ArenaParams(SamplingParams):
     eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
     opponents: Opponents = Field(default=("random",), min_length=1)
     """Opponents in the arena: random, mcts:N, perfect, nash"""
-    num_games: int = described(200, "Games against each opponent, before, after", ge=2, multiple_of=2)
+    num_games: int = Field(default=200, ge=2, multiple_of=2)
+    """Games against each opponent in each game, before and after"""
     interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
     exact: bool = True
     """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""

@@ -110,6 +110,16 @@ def test_a_run_that_saves_by_time_and_is_killed_resumes_to_the_bit(uninterrupted
     assert [row["step"] for row in read_metrics(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_run_continues_the_whole_state_of_another_run_that_is_named_by_its_directory(
+    uninterrupted: Path,
+) -> None:
+    other, own = (uninterrupted.with_name(name) for name in ("other", "own"))
+    shutil.copytree(uninterrupted / "checkpoints/checkpoint-4", other / "checkpoints/checkpoint-4")
+    train(own, resume=str(other))
+    assert_same_training(uninterrupted, own)
+    assert [row["step"] for row in read_metrics(own / "metrics.jsonl")] == [5, 6]
+
+
 def test_a_run_goes_on_with_another_learning_rate_batch_and_number_of_steps(uninterrupted: Path) -> None:
     """The run had finished: six steps, the rate falling linearly from 0.01 to 0."""
     longer = uninterrupted.with_name("longer")

@@ -1,36 +1,86 @@
 """`rlnb eval --checkpoint`: a checkpoint plays as its run did, with its model, prompts and weights."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import self_play_run
+from hypothesis import given
+from hypothesis import strategies as st
 from ppo_run import params_of, train_run
+from self_play_run import STAGES
 
 from rlnb import cli
-from rlnb.ppo.checkpoint_arena import load_run_params
+from rlnb.errors import ParamsError
+from rlnb.games.text_games import load_game
+from rlnb.ppo.checkpoint_arena import find_checkpoint, load_run_params, share_games
 
 
 @pytest.fixture(scope="module")
 def checkpoint(cache_dir, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of a PPO run of two updates."""
+    """Of a PPO run of two updates, with "mcts" for mcts:25."""
     directory = tmp_path_factory.mktemp("run")
-    train_run(params_of(cache_dir, training={"max_steps": 2}), directory)
+    stages = [STAGES[0], STAGES[1] | {"opponents": ["mcts", "nash"]}]
+    train_run(params_of(cache_dir, training={"max_steps": 2}, curriculum={"stages": stages}), directory)
     return str(directory / "checkpoints" / "checkpoint-2")
 
 
 def test_the_averaged_weights_play_and_their_scores_are_kept(checkpoint, capsys):
-    """MCTS would see the cards of Kuhn poker, which is played against random play instead."""
-    assert cli.main(["eval", "--checkpoint", checkpoint, "--episodes", "4", "--opponent", "mcts:2"]) == 0
+    """MCTS would see the cards of Kuhn poker, and does not play it."""
+    options = ["--checkpoint", checkpoint, "--episodes", "6", "--opponent", "random,mcts,mcts:025"]
+    assert cli.main(["eval", *options]) == 0
     said = capsys.readouterr().out
     folder = Path(checkpoint).parents[1] / "arena-001"
     kept = json.loads((folder / "arena.json").read_text())
     assert (folder / "arena.png").read_bytes().startswith(b"\x89PNG")
-    played = {(row["weights"], row["game"], row["opponent"], row["num_games"]) for row in kept["rows"]}
-    assert played == {("average", "kuhn_poker", "random", 2), ("average", "nim", "mcts:2", 2)}
+    seats = {(row["game"], row["opponent"], row["seat"]): row["num_games"] for row in kept["rows"]}
+    assert seats == {
+        (game, opponent, seat): num_games
+        for game, opponent, num_games in [
+            ("kuhn_poker", "random", 2),
+            ("nim", "random", 1),
+            ("nim", "mcts:25", 3),
+        ]
+        for seat in (0, 1)
+    }
+    assert {row["weights"] for row in kept["rows"]} == {"average"}
     assert kept["params"]["model"]["id"] == "tiny"
-    assert "score (95% interval)" in said and "verdict" in said
+    plan, _, rest = said.partition("\n")
+    assert plan.startswith(f"{checkpoint}: 12 games against random, mcts:25; about 0:0")
+    assert "score (95% interval)" in rest
+    assert "Not measured in second: kuhn_poker against nash." in rest and "Not measured in first" not in rest
+    verdicts = [line.split() for line in rest.splitlines() if line.startswith(("first ", "second "))]
+    assert [(words[0], words[1]) for words in verdicts] == [("first", "4"), ("second", "6")]
+
+
+def test_a_run_and_final_are_its_last_checkpoint(checkpoint, tmp_path, monkeypatch):
+    run = Path(checkpoint).parents[1]
+    for path in (checkpoint, run, run / "final", run / "checkpoints", run / "checkpoints" / "final"):
+        assert find_checkpoint(str(path)) == checkpoint
+    saved = tmp_path / "outputs/ppo_openspiel/cpu-001"
+    shutil.copytree(run / "checkpoints", saved / "checkpoints")
+    older = tmp_path / "outputs/ppo_openspiel/cpu-002/checkpoints/checkpoint-9/average.safetensors"
+    older.parent.mkdir(parents=True)
+    older.write_bytes(b"")
+    os.utime(older, (0, 0))
+    monkeypatch.chdir(tmp_path)
+    assert Path(find_checkpoint("final")).resolve() == saved / "checkpoints/checkpoint-2"
+    monkeypatch.chdir(saved)
+    assert Path(find_checkpoint("final")).resolve() == saved / "checkpoints/checkpoint-2"
+
+
+@given(num_pairs=st.integers(1, 60), num_games=st.integers(1, 12))
+def test_episodes_are_games_in_all_shared_evenly(num_pairs, num_games):
+    games = [load_game("nim")] * num_games
+    if num_pairs < num_games:
+        with pytest.raises(ParamsError, match=f"write at least {2 * num_games}"):
+            share_games("random", games, 2 * num_pairs)
+        return
+    shares = [share for _, _, share in share_games("random", games, 2 * num_pairs)]
+    assert sum(shares) == 2 * num_pairs and max(shares) - min(shares) in (0, 2)
+    assert all(share % 2 == 0 for share in shares)
 
 
 def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
@@ -44,9 +94,11 @@ def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
     [
         ("--opponent nash", "--checkpoint"),
         ("--checkpoint nowhere", "--checkpoint"),
-        ("--checkpoint {tmp_path}", "--checkpoint"),  # as a run's own directory
+        ("--checkpoint {tmp_path}", "--checkpoint"),  # without weights
         ("--checkpoint {checkpoint} --opponent stockfish", "--opponent"),
+        ("--checkpoint {checkpoint} --opponent perfect", "--opponent"),
         ("--checkpoint {checkpoint} --episodes 3", "--episodes"),
+        ("--checkpoint {checkpoint} --episodes 2", "--episodes"),  # of two games
         ("--checkpoint {checkpoint} --set seed=1", "--set"),
     ],
 )

@@ -23,6 +23,7 @@ from rlnb.ppo.curriculum import (
     score_of_random_play,
     score_stages,
 )
+from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.selfplay.arena import Match
 from rlnb.selfplay.rollouts import LEARNER
@@ -205,8 +206,12 @@ def test_the_verdict_on_a_stage_is_by_its_own_games_and_by_intervals():
         (400, "success"),
         (2000, "no success"),  # above 0.3 as a whole, but random play has a half
         (0, "not measured"),
-        (400, "not measured"),  # its other game
+        (400, "success"),  # in the game that was played
     ]
+    assert [[game.name for game, _ in stage.not_measured] for stage in scores] == [
+        [], [], ["clobber"], ["clobber"]
+    ]  # fmt: skip
+    assert "Not measured in half: clobber against random." in repr(show_success(scores))
     assert scores[0].score == wilson_interval((0.8 + 0.4) / 2, 400)
     few = [match("nim", "random", 0.6), match("nim", "random", 0.6, seat=1)]
     assert score_stages(few, course)[0].verdict == "undecided: play more games"  # 20 games: 0.387 to 0.781

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -78,6 +79,20 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_stopped(cache_dir, whole_run
     assert rows_of(tmp_path) == rows_of(directory)
     assert (tmp_path / "games.jsonl").read_bytes() == (directory / "games.jsonl").read_bytes()
     assert differing(checkpoint_of(tmp_path, 4), checkpoint_of(directory, 4)) == []
+
+
+def test_a_run_continues_the_whole_state_of_another_run_that_is_named_by_its_directory(
+    cache_dir, whole_run, tmp_path, capsys
+):
+    """Step, optimizer, curriculum and failures."""
+    whole, other, own = whole_run[0], tmp_path / "other", tmp_path / "own"
+    shutil.copytree(whole / "checkpoints/checkpoint-2", other / "checkpoints/checkpoint-2")
+    torch.manual_seed(999)
+    train_run(params_of(cache_dir, training={"resume": str(other)}), own)
+    assert f"taking the whole state of {other}/checkpoints/checkpoint-2: step 2" in capsys.readouterr().out
+    assert [row["step"] for row in rows_of(own)][-2:] == [3, 4]
+    assert rows_of(own)[-2:] == rows_of(whole)[-2:]
+    assert differing(checkpoint_of(own, 4), checkpoint_of(whole, 4)) == []
 
 
 def test_a_share_of_an_updates_games_plays_failures_again_from_the_same_seat(cache_dir):

@@ -62,6 +62,8 @@ def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path
     old, new = (save_checkpoint(tmp_path / "run", step=step, params=params_with()) for step in (12, 16))
     assert to_resume(f"{renamed}/", tmp_path / "run") == to_resume(str(new), tmp_path / "run") == str(new)
     assert f"gone on to {new}" in refused(tmp_path / "run", training={"resume": str(old)})
+    for own in ("run", "a third run"):
+        assert to_resume(str(tmp_path / "run"), tmp_path / own) == str(new)
 
 
 def test_a_checkpoint_of_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None:
