@@ -47,6 +47,7 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
+NOT_FIELDS = ("notebook", "profile")  # what `dump_yaml` writes beside the fields
 
 
 class ShownParameter(NamedTuple):
@@ -71,7 +72,8 @@ def load_params(
     """Return the validated parameters of a notebook, an instance of its class in MODELS.
 
     profile: a file of params/<notebook>/ by its name, a path ending in .yaml or .json, or auto, which is the
-    file for this machine, or default.yaml where there is none. cell: names and values of a parameters cell.
+    file for this machine, or default.yaml where there is none; the parameters keep its name, and that of the
+    profile of a run's params.yaml. cell: names and values of a parameters cell.
     overrides: a mapping, nested or with dotted names, for instance from `parse_set`; it wins over the cell.
     place: its name in messages. root: the folder that holds params/. Raises ParamsError with every problem
     found.
@@ -83,11 +85,13 @@ def load_params(
         machine = probe(ask_hub=False, environ=environ)
         profile = choose_profile(notebook, recommend(machine, environ=environ).profile, root)
     given, problems = _read_profile(notebook, profile, root)
-    saved_for = next((entry for entry in given if entry.field == "notebook"), None)  # by `dump_yaml`
-    if saved_for:
-        given.remove(saved_for)
-        if saved_for.value != notebook:
-            raise ParamsError(f"{profile}: holds the parameters of {saved_for.value}, not of {notebook}")
+    name = Path(profile).stem if profile.endswith(PROFILE_ENDINGS) else profile
+    if any(entry.field == "notebook" for entry in given):  # by `dump_yaml`
+        saved = {entry.field: str(entry.value) for entry in given if entry.field in NOT_FIELDS}
+        given = [entry for entry in given if entry.field not in NOT_FIELDS]
+        if saved["notebook"] != notebook:
+            raise ParamsError(f"{profile}: holds the parameters of {saved['notebook']}, not of {notebook}")
+        name = saved.get("profile", name)
     else:
         defaults, default_problems = _read_profile(notebook, "default", root)
         from_environment, environment_problems = read_environment(environ, fields)
@@ -97,7 +101,7 @@ def load_params(
     given += from_cell + read_mapping(overrides or {}, place, fields)
     problems = problems + cell_problems
     params = _validate(model, fields, given, problems)
-    params._profile = profile
+    params._profile = name
     return params
 
 
@@ -139,7 +143,8 @@ def describe_params(params: NotebookParams) -> list[ShownParameter]:
 
 def dump_yaml(params: NotebookParams) -> str:
     """Return all values as YAML; `load_params(notebook, profile="its/path.yaml")` restores them."""
-    values = {"notebook": notebook_name(params), **params.model_dump(mode="json")}
+    names = {"notebook": notebook_name(params), "profile": params._profile}
+    values = {**names, **params.model_dump(mode="json")}
     head = "# All values of one run, written by rlnb. Overrides change them, environment variables do not.\n"
     return head + str(yaml.dump(values, Dumper=Dumper, sort_keys=False))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlnb.machine import rank
-from rlnb.params.loading import PROFILE_ENDINGS, notebook_name
+from rlnb.params.loading import notebook_name
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import cut_rows, read_rows
 
@@ -128,12 +128,8 @@ def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
 
 
 def label_run(params: NotebookParams) -> dict[str, object]:
-    """Return W&B's name, group, type and tags of a run, from its pipeline, profile, model and folder.
-
-    A profile that is a file, such as a run's params.yaml, has its folder's name: "cpu-001".
-    """
+    """Return W&B's name, group, type and tags of a run, from its pipeline, profile, model and folder."""
     pipeline, profile = notebook_name(params), params._profile
-    profile = Path(profile).resolve().parent.name if profile.endswith(PROFILE_ENDINGS) else profile
     model = Path(value_of(params, "model.id")).name
     return {
         "name": f"{pipeline} {model} {Path(params.output_dir).name}",

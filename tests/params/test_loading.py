@@ -13,6 +13,7 @@ from rlnb.errors import ParamsError
 from rlnb.params import describe_params, dump_yaml, load_params, parse_set
 from rlnb.params.loading import MODELS, list_fields, load_model_class
 from rlnb.params.reading import find_field
+from rlnb.run.tracking import label_run
 
 
 def saved(params: GrpoCodeExecutionParams, folder: Path) -> str:
@@ -95,6 +96,15 @@ def test_a_saved_run_is_not_changed_by_the_environment_but_by_overrides(tmp_path
     assert load_params(NOTEBOOK, profile=path, **given_later).training.max_steps == 5
     given_later["overrides"] = {"training": {"max_steps": 6}}
     assert load_params(NOTEBOOK, profile=path, **given_later).training.max_steps == 6
+
+
+def test_a_saved_run_keeps_the_name_of_its_profile(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("seed: 3\n")
+    for profile, name in (("tiny", "tiny"), (str(mine), "mine")):
+        params = load_params(NOTEBOOK, profile=profile, environ={})
+        again = load_params(NOTEBOOK, profile=saved(params, tmp_path), environ={})
+        assert label_run(params)["job_type"] == label_run(again)["job_type"] == name
 
 
 def test_the_table_names_value_source_and_help_of_every_field(tmp_path):
