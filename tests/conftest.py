@@ -15,9 +15,15 @@ if version("trl").startswith("1.15.") and not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile(
+    "unhurried", deadline=None
+)  # on a busy machine an example takes as long as it takes
+settings.load_profile("unhurried")
 pytest.register_assert_rewrite("recorded_runs")
-MBPP = Path(__file__).parents[2] / "shared" / "data"
+# MBPP's files, or their folder. No longer in the environment: most tests choose their own data.
+MBPP = Path(os.environ.pop("MBPP_DATASET_PATH", "") or Path(__file__).parents[2] / "shared" / "data")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,10 +66,19 @@ def write_lines(tmp_path: Path):
 
 @pytest.fixture(scope="session")
 def mbpp_folder() -> str:
-    """Return the folder with MBPP's files."""
-    if not MBPP.exists():
-        pytest.skip(f"MBPP is not at hand: {MBPP} is missing")
-    return str(MBPP)
+    """Return the folder with MBPP's mbpp.jsonl."""
+    folder = MBPP.parent if MBPP.is_file() else MBPP
+    if not (folder / "mbpp.jsonl").exists():
+        pytest.skip(f"MBPP is not at hand: {folder}/mbpp.jsonl is missing; set MBPP_DATASET_PATH")
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def whole_mbpp_folder(mbpp_folder: str) -> str:
+    """Return the same, with sanitized-mbpp.json in it."""
+    if not Path(mbpp_folder, "sanitized-mbpp.json").exists():
+        pytest.skip(f"a part of MBPP is not at hand: {mbpp_folder}/sanitized-mbpp.json is missing")
+    return mbpp_folder
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, mbpp_folder: str) -> Iterator[Path]:
+def cache(tmp_path_factory: pytest.TempPathFactory, whole_mbpp_folder: str) -> Iterator[Path]:
     """Return a model cache filled by `rlnb prefetch`; its hub is gone when the tests use it."""
     root, cache = tmp_path_factory.mktemp("hub"), tmp_path_factory.mktemp("cache")
-    make_hub(root, "lab/tiny", mbpp=mbpp_folder)
+    make_hub(root, "lab/tiny", mbpp=whole_mbpp_folder)
     with running_hub(root) as hub:
         options = ("--profile", "tiny", *MODEL, "--set", f"model.cache_dir={cache}", *RUNS["mbpp_eval"])
         process = rlnb("prefetch", "notebooks/mbpp_eval.ipynb", *options, HF_ENDPOINT=hub.address)
@@ -74,7 +74,8 @@ def test_a_run_needs_no_network_does_not_try_it_and_writes_no_key(cache, offline
     (metrics,) = tmp_path.glob("run/metrics.jsonl")
     (file,) = tmp_path.glob("run/wandb/offline-run-*/*.wandb")
     rows, run = read_wandb_file(file)
-    assert (run.run_group, run.display_name.rpartition(" ")[2]) == (notebook, "run")
+    name = run.display_name.rpartition(" ")[2]
+    assert (run.run_group, run.job_type, name) == (notebook, "tiny", "run")
     reported = [row["step"] for row in map(json.loads, metrics.open())]
     assert [row["train/global_step"] for row in rows] == reported
     texts = {path: path.read_bytes() for path in tmp_path.glob("run/**/*") if path.is_file()}

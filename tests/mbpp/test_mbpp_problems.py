@@ -58,18 +58,18 @@ def test_the_builtin_problems_are_50_of_which_40_are_for_testing():
     assert {len(problem.tests) for problem in data.problems.values()} == {3}
 
 
-def test_mbpp_has_the_published_splits(mbpp_folder):
+def test_mbpp_has_the_published_splits(whole_mbpp_folder):
     for subset, sizes in (("full", [10, 500, 90, 374]), ("sanitized", [7, 257, 43, 120])):
-        assert [len(load_mbpp(path=mbpp_folder, subset=subset).split(name)) for name in SPLITS] == sizes
+        assert [len(load_mbpp(path=whole_mbpp_folder, subset=subset).split(name)) for name in SPLITS] == sizes
 
 
 @pytest.mark.parametrize("subset", FILES)
-def test_the_hubs_problems_are_those_published_or_refused(mbpp_folder, tmp_path, subset):
-    records = [record for _, record in read_records(Path(mbpp_folder, FILES[subset]))]
+def test_the_hubs_problems_are_those_published_or_refused(whole_mbpp_folder, tmp_path, subset):
+    records = [record for _, record in read_records(Path(whole_mbpp_folder, FILES[subset]))]
     snapshots = "datasets--google-research-datasets--mbpp/snapshots"
     write_mbpp(tmp_path / "right" / snapshots / MBPP_REVISION / subset, records)
     data = load_mbpp(subset=subset, cache_dir=tmp_path / "right")
-    assert data.problems == load_mbpp(path=mbpp_folder, subset=subset).problems
+    assert data.problems == load_mbpp(path=whole_mbpp_folder, subset=subset).problems
     for name, changed in {
         "a test": {**records[-1], "test_list": [*records[-1]["test_list"], "assert True"]},
         "a solution": {**records[-1], "code": records[-1]["code"] + "\n"},
@@ -104,9 +104,9 @@ def test_without_a_solution_the_names_come_from_the_asserts(write_lines):
     )
 
 
-def test_mbpps_asserts_name_what_its_solutions_define_and_say_what_a_test_may(mbpp_folder):
+def test_mbpps_asserts_name_what_its_solutions_define_and_say_what_a_test_may(whole_mbpp_folder):
     for subset in FILES:
-        for problem in load_mbpp(path=mbpp_folder, subset=subset).problems.values():
+        for problem in load_mbpp(path=whole_mbpp_folder, subset=subset).problems.values():
             assert interface(replace(problem, code=""))[:2] == interface(problem)[:2], problem.task_id
             assert find_fault(problem) == ""
 
