@@ -1,9 +1,10 @@
 """The static check of strategies: a rule about the imports that are written.
 
-As with the published rewards, only a package outside the standard library counts as cheating. The check reads
-import statements, and texts given to `__import__` and `import_module`. It is not what protects the game: the
-board, the tiles to come and the score are never in a strategy's process (rlnb/game_2048/play.py), and the
-sandbox keeps programs from doing harm, and has no other package under whatever name the run makes up.
+As with the published rewards, only a package outside the standard library counts as cheating, and a relative
+import, which finds nothing, does not. The check reads import statements, and texts given to `__import__` and
+`import_module`. It is not what protects the game: the board, the tiles to come and the score are never in a
+strategy's process (rlnb/game_2048/play.py), and the sandbox keeps programs from doing harm, and has no other
+package under whatever name the run makes up.
 """
 
 import ast
@@ -50,8 +51,8 @@ def check_strategy(code: str) -> str:
         tree, _ = parse(code), list(iterate_scopes(code))
     except UNREADABLE as error:
         return explain_unreadable(error)
-    standard = sys.stdlib_module_names
-    packages = [pair for pair in iterate_imports(tree) if pair[1].partition(".")[0] not in standard]
+    allowed = {"", *sys.stdlib_module_names}
+    packages = [pair for pair in iterate_imports(tree) if pair[1].partition(".")[0] not in allowed]
     if not packages:
         return ""
     line, name = min(packages)

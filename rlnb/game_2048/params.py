@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from rlnb.game_2048.board import BoardKind
 from rlnb.params import sections
 from rlnb.params.sections import Conflict, ModelRunParams, Names, Section, described
-from rlnb.params.training import TrainingParams
+from rlnb.params.training import TrainingParams, VllmParams
 
 HARD_BOARDS = ("4x4/2048", "5x5/8192")  # on which two-move search is far from perfect; on 5x5/2048 it is not
 SECRET_FILE = "board_secret"  # in a run's directory: the key of its board seeds
@@ -87,6 +87,7 @@ class GptOss2048Params(ModelRunParams):
     training: TrainingParams = TrainingParams()
     evaluation: StrategyEvaluationParams = StrategyEvaluationParams()
     save: SaveParams = SaveParams()
+    vllm: VllmParams = VllmParams()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -96,3 +97,6 @@ class GptOss2048Params(ModelRunParams):
                 f"leaves no room for a prompt in model.max_seq_length = {self.model.max_seq_length}; "
                 "write a smaller one, or a larger model.max_seq_length",
             )
+        if self.vllm.enabled and self.vllm.max_model_len < self.model.max_seq_length:
+            reason = f"is below model.max_seq_length = {self.model.max_seq_length}; write at least that"
+            yield Conflict("vllm.max_model_len", reason, ("vllm.enabled",))

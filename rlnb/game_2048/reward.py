@@ -25,15 +25,16 @@ from rlnb.sandbox import FailureCount, Sandbox
 HONEST_FLOOR = -0.95
 ENDING_LEVELS: dict[Ending, float] = {"stuck": -1.0, "timeout": -1.0, "illegal": -1.1, "exception": -1.1}
 NO_STRATEGY_LEVEL = -1.2
+PLAYED = ("", "forbidden")  # problems of strategies that are played, as by the published rewards
 
 
 @dataclass(frozen=True)
 class StrategyResult:
     """A judged completion.
 
-    code: its program, None if there is none. problem, reason: as in `Extraction`, "" if it was played.
-    games: one a board, in the order of the seeds; none if there is a problem. baselines: float, one a board:
-    the mean progress of random play from its seed.
+    code: its program, None if there is none. problem, reason: as in `Extraction`. games: one a board, in the
+    order of the seeds; none if there is a problem, unless it is in PLAYED. baselines: float, one a board: the
+    mean progress of random play from its seed.
     """
 
     code: str | None
@@ -43,14 +44,19 @@ class StrategyResult:
     baselines: tuple[float, ...]
 
     @property
+    def is_played(self) -> bool:
+        """It was played, and has no forbidden import."""
+        return bool(self.games) and not self.problem
+
+    @property
     def is_valid(self) -> bool:
         """The completion is a strategy, and answered its first board with a key."""
-        return bool(self.games) and all(game.moves or game.is_honest for game in self.games)
+        return self.is_played and all(game.moves or game.is_honest for game in self.games)
 
     @property
     def is_honest(self) -> bool:
         """All games ended by the rules: never stuck, no illegal key, no exception, no time limit."""
-        return bool(self.games) and all(game.is_honest for game in self.games)
+        return self.is_played and all(game.is_honest for game in self.games)
 
     @property
     def was_loaded(self) -> bool:
@@ -102,8 +108,9 @@ class StrategyResult:
 
     @property
     def win_share(self) -> float:
-        """The share of the finished games that reached the target."""
-        return sum(game.is_won for game in self.finished_games) / max(1, len(self.finished_games))
+        """The share of the finished games that reached the target, 0 with a forbidden import."""
+        num_won = sum(game.is_won for game in self.finished_games if not self.problem)
+        return num_won / max(1, len(self.finished_games))
 
 
 StrategyRewardFunction = Callable[[StrategyResult], float | None]
@@ -143,7 +150,7 @@ class StrategyReferee:
             key: extract_strategy(key[1], prefix=key[0]) for key in dict.fromkeys(keys) if key not in results
         }
         jobs = {
-            key: [(extraction.code or "", key[2], seed) for seed in key[3] if not extraction.problem]
+            key: [(extraction.code or "", key[2], seed) for seed in key[3] if extraction.problem in PLAYED]
             for key, extraction in extractions.items()
         }
         flat = list(chain.from_iterable(jobs.values()))

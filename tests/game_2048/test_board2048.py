@@ -69,6 +69,12 @@ def test_the_state_is_success_once_the_target_is_there():
     assert (board.state, board.largest, board.kind.progress(8)) == ("success", 8, 1.0)
 
 
+def test_a_cycle_of_keys_wins_the_published_board_of_6x6():
+    board = play_along(GameBoard(6, 2048, seed=1), "LDRU" * 500)
+    assert (board.state, board.largest, len(board.rows)) == ("success", 2048, 6)
+    assert 931 < len(board.moves) < 2000  # a tile of 2048 takes that many at least
+
+
 def test_moves_in_a_row_that_change_nothing_end_the_game_as_stuck():
     board = GameBoard(6, 2048, seed=1)
     while board.num_idle < PATIENCE - 1:

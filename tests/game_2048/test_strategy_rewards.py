@@ -59,7 +59,9 @@ REQUIREMENTS = [
     (result(game("exception")), [1.0, 1.0, -3.0]),
     (result(game("exception", was_loaded=False)), [-0.5, 1.0, 0.0]),
     (result(game("exception", error="while loading: forged")), [1.0, 1.0, -3.0]),
-    (result(problem="forbidden"), [-0.5, -20.0, 0.0]),
+    (result(game("exception"), problem="forbidden"), [1.0, -20.0, -3.0]),
+    (result(game("success", 256), problem="forbidden"), [1.0, -20.0, 20.0]),
+    (result(game("exception", was_loaded=False), problem="forbidden"), [1.0, -20.0, 0.0]),
     (result(problem="no_code", code=None), [-2.0, -1.0, 0.0]),
     (result(game("success", 256), game("failed")), [1.0, 1.0, 11.0]),
     (result(game("success", 256), game("sandbox_error", 2)), [1.0, 1.0, 20.0]),
@@ -128,7 +130,7 @@ def test_strategies_may_import_the_standard_library_and_no_other_package(sandbox
     for preset in ("requirements", "graded"):
         assert earn(WITH_MODULES, preset, sandbox, presets)[:2] == [1.0, 1.0]
         with_numpy = WITH_MODULES.replace("import re", "import numpy")
-        assert earn(with_numpy, preset, sandbox, presets) == [-0.5, -20.0, 0.0]
+        assert earn(with_numpy, preset, sandbox, presets) == [1.0, -20.0, 0.0]
 
 
 @pytest.mark.parametrize("line", ["max(board, key=len, key=len)", "break", "await board", "global board"])
