@@ -183,6 +183,7 @@ def _run(options: argparse.Namespace) -> int:
         # Imported here: `rlnb doctor` and --help need neither pydantic nor YAML.
         from rlnb.params import parse_set
         from rlnb.run.headless import plan_run, run_notebook
+        from rlnb.run.memory import TOO_LARGE
 
         out, overrides = path_or_none(options.out), parse_set(*options.assignments)
         wanted = {"profile": options.profile, "overrides": overrides, "out": out, "num_ranks": options.nproc}
@@ -190,7 +191,8 @@ def _run(options: argparse.Namespace) -> int:
             return run_notebook(options.notebook, **wanted)
         plan = plan_run(options.notebook, **wanted)
         run = f"{plan.directory}: {plan.notebook.name}, profile {plan.profile}, for {plan.machine.name}"
-        print(f"{run}: not refused", *filter(None, [plan.memory]), sep="\n")
+        verdict = "would be tried" if TOO_LARGE in plan.memory else "not refused"
+        print(*filter(None, [plan.memory]), f"{run}: {verdict}", sep="\n")
         return 0
 
 

@@ -1,6 +1,7 @@
 """The command `rlnb export`: write trained adapters as a model that others load, check it, upload it."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from pathlib import Path
 from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors import safe_open
 
 import rlnb
 from rlnb.errors import ParamsError
 from rlnb.params.bases import find_adapter_fault, find_base
 from rlnb.params.model_cache import find_id_fault
 from rlnb.params.sections import ModelParams
+from rlnb.policy.adapters import ADAPTERS
 from rlnb.policy.export import (
     EMBEDDED_ON_HUB,
     ExportFailed,
@@ -30,6 +33,7 @@ from rlnb.policy.export import (
 )
 from rlnb.policy.generation import generate
 from rlnb.policy.loading import attach_adapters, load_policy
+from rlnb.run.memory import load_model_sizes
 
 QUESTIONS = (
     "Write a Python function that returns the sum of the squares of a list of numbers.",
@@ -69,6 +73,8 @@ def export(
     adapters, out = adapters.expanduser(), out.expanduser()
     base = os.path.expanduser(base) or find_base(adapters)
     check_request(adapters, base=base, out=out)
+    if fault := find_misfit(adapters, base, cache_dir):
+        raise ParamsError(f"--base {base}: {fault}; write the one that they were trained on")
     if repo_id:  # before a model is loaded; a repository that exists keeps its visibility
         with explain_hub_errors(repo_id, out):
             HfApi().create_repo(repo_id, private=not public, exist_ok=True)
@@ -110,6 +116,21 @@ def check_request(adapters: Path, *, base: str, out: Path) -> None:
         raise ParamsError(f"--base {base}: {fault}")
     if out.exists():
         raise ParamsError(f"--out {out}: exists; remove it, or name another directory")
+
+
+def find_misfit(adapters: Path, base: str, cache_dir: str) -> str:
+    """Return why adapters do not fit a base by its config.json, "" where they do or it is not here."""
+    if not (sizes := load_model_sizes(base, cache_dir)):
+        return ""
+    with safe_open(adapters / ADAPTERS, "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    for name, shape in shapes.items():
+        layer = re.search(r"\.layers\.(\d+)\.", name)
+        if layer and int(layer[1]) >= sizes.layers:
+            return f"has {sizes.layers} layers, and the adapters are of one more"
+        if name.endswith(".q_proj.lora_A.weight") and shape[1] != sizes.width:
+            return f"is {sizes.width} wide, and the adapters are {shape[1]}"
+    return ""
 
 
 def check_difference(difference: LogitDifference, change: LogitDifference, form: Form, out: Path) -> str:

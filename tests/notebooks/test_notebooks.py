@@ -30,6 +30,7 @@ GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 # Run by `make test`: GRPO by TRL, a loop of our own. `make slow` runs all; tests/test_cli_eval.py mbpp_eval.
 QUICK = ("grpo_code_game", "ppo_openspiel")
 GRPO = ("gpt_oss_2048", "grpo_code_execution", "grpo_code_game")
+ASKS_MBPP = ("grpo_code_execution", "grpo_code_game", "ppo_openspiel", "spiral_self_play")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -148,6 +149,16 @@ def test_a_notebook_runs_under_nbval_at_its_tiny_profile(path: Path, tmp_path: P
     assert finished.returncode == 0, finished.stdout[-4000:]
     if path.stem in GRPO:
         assert_adapters_have_moved(tmp_path / "run")
+    if path.stem in ASKS_MBPP:
+        assert_mbpp_was_asked(tmp_path / "run")
+
+
+def assert_mbpp_was_asked(out: Path) -> None:
+    """The same problems before training, between its steps, and after."""
+    answers = {path.stem: json.loads(path.read_text()) for path in out.glob("mbpp_*.json")}
+    ids = {name: [sample["task_id"] for sample in each["samples"]] for name, each in answers.items()}
+    assert {"mbpp_before", "mbpp_after"} < ids.keys()
+    assert ids["mbpp_before"] and all(each == ids["mbpp_before"] for each in ids.values())
 
 
 def make_sweep(folder: Path) -> Path:

@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import constants
 from refusals import refused
 from tiny_policy import load_tiny, tiny_params, train_by_hand
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from rlnb.params.bases import read_base
 from rlnb.policy import load_policy, save_adapters
@@ -117,15 +117,18 @@ def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository
     assert {line["path"] for line in lines[1:]} == {path.name for path in out.iterdir()}
 
 
-def test_adapters_of_a_model_with_other_layers_are_refused(cache_dir, tmp_path):
+@pytest.mark.parametrize("size", [{"num_hidden_layers": 1}, {"hidden_size": 64}], ids=str)
+def test_adapters_of_a_model_with_other_layers_are_refused_before_one_is_loaded(
+    cache_dir, tmp_path, monkeypatch, size
+):
     policy, base = load_tiny(cache_dir), tmp_path / "one layer"
     adapters = save_adapters(policy, tmp_path / "adapters")
     shutil.copytree(policy.source, base)
-    config = AutoConfig.from_pretrained(base, num_hidden_layers=1)
-    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    AutoConfig.from_pretrained(base, **size).save_pretrained(base)
+    monkeypatch.setattr("rlnb.policy.export_command.load_policy", None)
     given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "", "repo_id": ""}
     said = refused(export, adapters, base=str(base), out=tmp_path / "out", public=False, **given)
-    assert said.startswith("model.adapters = ") and not (tmp_path / "out").exists()
+    assert said.startswith(f"--base {base}: ") and not (tmp_path / "out").exists()
 
 
 def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_loaded(
