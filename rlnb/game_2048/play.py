@@ -4,15 +4,12 @@ Board, random state and score never enter the strategy's process. It gets a fres
 call and answers with a key, so nothing that it does to its copy, or to its process, moves a tile.
 """
 
-import contextlib
 import hashlib
 import random
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Literal
 
 from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard, parse_key
@@ -20,7 +17,7 @@ from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.strategies import FUNCTION
 from rlnb.sandbox import Limits, LoadedProgram, Sandbox
-from rlnb.sandbox.calls import Call
+from rlnb.sandbox.calls import Call, Clock
 from rlnb.sandbox.executions import Execution, describe
 
 Job = tuple[str, BoardKind, int]  # a strategy's code, the board, its seed
@@ -146,36 +143,26 @@ def play_game(job: Job, sandbox: Sandbox, rules: BoardRules) -> StrategyGame:
 def play_board(program: LoadedProgram, board: GameBoard, rules: BoardRules) -> tuple[Ending, str]:
     """Play a board to its end with a loaded program; return how it ended, and why if not by the rules.
 
-    The time that the two processes waited for a processor does not count: otherwise, on a busy machine, a
-    thousand moves of a quick strategy take longer than a game may.
+    The time that the two processes waited for a processor does not count (see `Clock`): otherwise, on a busy
+    machine, a thousand moves of a quick strategy take longer than a game may.
     """
     if program.ended is not None:
         ending, error = explain_failure(program.ended)
         return ending, f"while loading: {error}"
-    started, waited = time.monotonic(), waiting_seconds(program.pid)
+    clock = Clock(program.pid)
     while board.state == "ongoing":
         call = program.call(FUNCTION, board.rows, cpu_seconds=rules.move_cpu_seconds)
         if call.status != "ok":
             return explain_failure(call)
         if program.cpu_seconds() > rules.board_cpu_seconds:
             return "timeout", f"more than {rules.board_cpu_seconds:g} s of CPU time"
-        time_over = time.monotonic() - started - rules.wall_seconds
-        if time_over > 0 and time_over > waiting_seconds(program.pid) - waited:
+        if clock.has_passed(rules.wall_seconds):
             return "timeout", f"more than {rules.wall_seconds:g} s in all"
         direction = parse_key(call.value)
         if direction is None:
             return "illegal", f"returned {describe(call.value)[:80]!r}, which is not a key"
         board.move(direction)
     return board.state, ""
-
-
-def waiting_seconds(pid: int) -> float:
-    """Return how long a program and this thread waited for a processor; 0 where the kernel does not count."""
-    total = 0
-    for process in (str(pid), f"self/task/{threading.get_native_id()}"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            total += int(Path(f"/proc/{process}/schedstat").read_text().split()[1])
-    return total / 1e9
 
 
 def explain_failure(ended: Call | Execution) -> tuple[Ending, str]:

@@ -23,13 +23,14 @@ from rlnb.json_records import check_record, read_records
 from rlnb.mbpp.problems import TaskId
 from rlnb.mbpp.samples import Progress, Sample
 from rlnb.sandbox import FailureCount, Sandbox, _codec
+from rlnb.sandbox.calls import Clock
 from rlnb.sandbox.executions import Status, describe
 from rlnb.source_code.extraction import parse
 from rlnb.statistics import wilson_interval
 
 MIN_SECONDS, REFERENCE_FACTOR = 1.0, 4.0  # a call's limit: the reference's seconds times four, at least one
 REFERENCE_SECONDS = 15.0  # CPU time of a call of a reference
-RUN_SECONDS = 120.0  # wall time that all base, or plus, calls of a program may take together
+RUN_SECONDS = 120.0  # for all base, or plus, calls of a program together, by `Clock`
 OUTPUT_KIB = 4096  # of all calls together, by asserts too: EvalPlus discards what is printed
 RTOL, FLOAT_ATOL = 1e-7, 1e-6
 NOT_PLAIN = (b'{"reference":', b'{"iterator":')  # as the codec writes them; inside a text quotes are escaped
@@ -241,19 +242,19 @@ def check_plus(problem: PlusProblem, expected: Expected, program: str, sandbox: 
         (problem.base_input, expected[:num_base]),
         (problem.plus_input, expected[num_base:]),
     ):
-        atol, seconds_used = problem.atol, 0.0
+        atol = problem.atol
         with sandbox.load(program, limits=replace(sandbox.limits, output_kib=OUTPUT_KIB)) as loaded:
+            clock = Clock(loaded.pid)
             for arguments, answer in zip(inputs, outputs, strict=False):
                 if isinstance(answer, str):
                     continue
                 output, reference_seconds = answer
                 limit = max(MIN_SECONDS, REFERENCE_FACTOR * reference_seconds)
                 call = loaded.call(problem.entry_point, *arguments, cpu_seconds=limit)
-                seconds_used += call.seconds
                 types = set(map(type, output if isinstance(output, list | tuple) else [output]))
                 atol = FLOAT_ATOL if atol == 0 and types == {float} else atol
                 is_ok = call.status == "ok" and is_right(problem.task_id, arguments, call.value, output, atol)
-                if is_ok and seconds_used <= RUN_SECONDS:
+                if is_ok and not clock.has_passed(RUN_SECONDS):
                     continue
                 if is_ok:
                     call = replace(call, status="timeout", error="time limit of all calls together")

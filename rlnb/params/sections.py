@@ -200,7 +200,7 @@ class SamplingParams(Section):
     temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
     batch_size: int = described(32, "Completions written, or read by an opponent, side by side", ge=1)
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
-    """CPU time limit of a program, or of loading it and of each call (seconds); sleepers: twice that + 1"""
+    """Time limit of a program, or of loading it and of each call, without waits for a processor (seconds)"""
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.temperature == 0 and self.num_samples > 1:

@@ -64,6 +64,8 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
     except Exception as error:
         os.write(zygote.status_write, b"X" + repr(error).encode(errors="replace")[:2000])
         os._exit(0)
+    if connection is not None:
+        os.write(connection, b"C")  # with it the kernel tells the other side the number of this process
     try:
         # Warnings are off: thousands of them would pass the output limit before the letter.
         # Of a text, a line that names an encoding is ignored.
@@ -79,8 +81,6 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
         os._exit(0)
     os.write(zygote.status_write, b"C")
     os.closerange(3 if connection is None else 4, MAX_OPEN_FILES)
-    if connection is not None:
-        os.write(connection, b"C")  # with it the kernel tells the other side the number of this process
     if zygote.variation:
         gc.freeze()  # so collections come at the same moments, whatever this zygote ran before
         zygote.variation.make_refusals_fatal()

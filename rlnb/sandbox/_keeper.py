@@ -12,39 +12,58 @@ import socket
 import struct
 import time
 
+import _clock
+
 LOOK_AT_TRAINER_SECONDS, END_SECONDS = 1.0, 5.0
-THREADS = struct.Struct("i")  # their number, in answer to one byte
+# Of the zygote: one byte asks for the number of threads, two numbers whether a program is over its time, as
+# `_clock.is_over` takes them.
+TIMES, ANSWER = struct.Struct("dd"), struct.Struct("i")
 CHUNK = 65536
 
 
 def keep(zygote: int, link: socket.socket, trainer: int) -> None:
-    """Count a program's threads when asked, until the zygote or the trainer ends; then end the rest."""
+    """Answer about a program when asked, until the zygote or the trainer ends; then end the rest."""
     children = f"/proc/{zygote}/task/{zygote}/children"
     with contextlib.suppress(ConnectionError):  # the zygote has ended
         while os.getppid() == trainer:
             if select.select([link], [], [], LOOK_AT_TRAINER_SECONDS)[0]:
-                if not link.recv(1):
+                if not (question := link.recv(TIMES.size)):
                     break
-                link.send(THREADS.pack(count_threads(children)))
+                times = TIMES.unpack(question) if len(question) == TIMES.size else ()
+                link.send(ANSWER.pack(is_over(children, *times) if times else count_threads(children)))
     os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
     end_children(os.open("/proc/thread-self/children", os.O_RDONLY))
 
 
-def ask_num_threads(link: socket.socket) -> int:
-    """Ask the keeper, from the zygote, how many threads the program has."""
-    link.send(b"?")
-    (num_threads,) = THREADS.unpack(link.recv(THREADS.size, socket.MSG_WAITALL))
-    return int(num_threads)
+def ask(link: socket.socket, question: bytes | memoryview) -> int:
+    """Ask the keeper, from the zygote, about the program that runs."""
+    link.send(question)
+    (answer,) = ANSWER.unpack(link.recv(ANSWER.size, socket.MSG_WAITALL))
+    return int(answer)
+
+
+def find_program(children: str) -> str:
+    """Return the folder in /proc of the first of a list of children. Raises OSError or IndexError."""
+    with open(children) as listed:
+        return f"/proc/{listed.read().split()[0]}"
 
 
 def count_threads(children: str) -> int:
-    """Return how many threads the oldest process in a list of children has, 0 once it has ended."""
+    """Return how many threads the program has, 0 once it has ended."""
     try:
-        with open(children) as listed, open(f"/proc/{listed.read().split()[0]}/stat") as file:
+        with open(f"{find_program(children)}/stat") as file:
             return int(file.read().rpartition(")")[2].split()[17])
     except (OSError, IndexError):
         return 0
+
+
+def is_over(children: str, elapsed: float, seconds: float) -> bool:
+    """Return whether the program is over its time, False once it has ended."""
+    try:
+        return _clock.is_over(find_program(children), elapsed, seconds)
+    except (OSError, IndexError):
+        return False
 
 
 def remove(folder: str, lock: int) -> None:

@@ -59,7 +59,6 @@ class Job(TypedDict):
     """The header of a job, and `rlimits`, which the zygote adds."""
 
     cpu_seconds: float
-    wall_seconds: float
     memory_mib: int
     output_bytes: int
     file_mib: int
@@ -332,7 +331,7 @@ def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Pages]) -> str:
     Its streams are read at each look, not when something comes: pipes hold what most programs ever write,
     and how often this process woke up would show in its memory, which the next program inherits.
     """
-    deadline = time.monotonic() + job["wall_seconds"]
+    started = time.monotonic()
     control, exit_signal = zygote.control.fileno(), open_pidfd(pid)
     poller = select.poll()
     for descriptor in (control, *exit_signal):
@@ -351,10 +350,15 @@ def watch(zygote: Zygote, pid: int, job: Job, streams: dict[int, Pages]) -> str:
                 return "output_exceeded"
             if not exit_signal and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return ""
-            if _layers.cpu_seconds(pid) > job["cpu_seconds"] or time.monotonic() > deadline:
+            if _layers.cpu_seconds(pid) > job["cpu_seconds"]:
                 return "timeout"
-            if _keeper.ask_num_threads(zygote.keeper) > job["max_threads"]:
+            if _keeper.ask(zygote.keeper, b"?") > job["max_threads"]:
                 return "too many threads"
+            if time.monotonic() - started > job["cpu_seconds"]:
+                times, frame = _keeper.TIMES, zygote.frame.buffer  # not inherited
+                times.pack_into(frame, 0, time.monotonic() - started, job["cpu_seconds"])
+                if _keeper.ask(zygote.keeper, frame[: times.size]):
+                    return "timeout"
     finally:
         for descriptor in exit_signal:
             os.close(descriptor)

@@ -1,5 +1,6 @@
 """Calling the functions of a program that is kept alive. Only plain data crosses: see `_codec.py`."""
 
+import contextlib
 import select
 import socket
 import struct
@@ -9,13 +10,15 @@ from dataclasses import dataclass, replace
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import _codec
+from rlnb.sandbox._clock import has_passed, is_over, waited_seconds
 from rlnb.sandbox._layers import cpu_seconds
 from rlnb.sandbox.executions import Execution, Level, Limits, Status, make_execution, not_run, one_line
 from rlnb.sandbox.zygotes import Zygote, ZygoteLost
 
+OVER: tuple[Status, str] = ("timeout", "time limit")
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
 NO_DESCRIPTORS = "sandbox: this process may open no further file ({}); close some, or raise `ulimit -n`"
-LOOK_SECONDS = 0.05
+LOOK_SECONDS, START_SECONDS = 0.05, 60.0
 EXIT_SECONDS = 3.0  # for a program that has let go of its connection, or lost it, to end by itself
 
 
@@ -31,6 +34,34 @@ class Call:
     value: _codec.PlainData
     error: str
     seconds: float
+
+
+class Clock:
+    """The time of a program from now on: of the processor, and on the wall without waits for a processor.
+
+    The waits are those of the program and of this thread.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._folder, self._waiter = pid, f"/proc/{pid}", "/proc/thread-self"
+        self._started, self._used, self._waited = time.monotonic(), cpu_seconds(pid), 0.0
+        with contextlib.suppress(OSError, ValueError):  # it is not counted: as `is_over` says
+            self._waited = waited_seconds(self._folder, self._waiter)
+
+    def has_passed(self, seconds: float) -> bool:
+        """Return whether a limit has passed for a program that has just answered."""
+        elapsed = time.monotonic() - self._started
+        return has_passed(self._folder, elapsed, seconds, before=self._waited, waiter=self._waiter)
+
+    def is_over(self, seconds: float) -> bool:
+        """Return whether a program that still runs is over a limit."""
+        if cpu_seconds(self._pid) - self._used > seconds:
+            return True
+        elapsed = time.monotonic() - self._started
+        try:
+            return is_over(self._folder, elapsed, seconds, before=self._waited, waiter=self._waiter)
+        except OSError:  # it has ended meanwhile
+            return False
 
 
 class LoadedProgram:
@@ -104,15 +135,16 @@ class LoadedProgram:
             self._end()
 
     def _load(self) -> None:
-        """Wait until the program has run: until it answers."""
+        """Wait until the program is compiled and has run: until it answers."""
         if self.ended is not None:
             return
-        if not self._is_readable(self.limits.wall_seconds):
-            self._end(("timeout", "time limit while compiling"))
+        if not self._is_ready(select.POLLIN, START_SECONDS):
+            self._end(("sandbox_error", f"no program was started in {START_SECONDS:g} s"))
             return
         letter, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
         if letter and ancillary:
             self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
+            self._connection.setblocking(False)
             self.get("__name__")
         else:
             self._end()
@@ -123,11 +155,9 @@ class LoadedProgram:
             return self.how_it_ended()
         started = time.monotonic()
         try:
-            self._connection.settimeout(limits.wall_seconds)
-            self._connection.sendall(len(data).to_bytes(4, "big") + data)
-            answer = self._read_answer(limits)
+            answer = self._exchange(len(data).to_bytes(4, "big") + data, limits.cpu_seconds)
         except OSError as error:  # reset by its end, or it does not read
-            self._end(("timeout", "time limit") if isinstance(error, TimeoutError) else None)
+            self._end(OVER if isinstance(error, TimeoutError) else None)
             answer = None
         except ValueError as error:
             self._end(("runtime_error", f"no answer but {error}"))
@@ -142,34 +172,40 @@ class LoadedProgram:
         except ValueError as error:
             return Call("runtime_error", None, f"what it returned is refused: {error}", seconds)
 
-    def _read_answer(self, limits: Limits) -> bytes | None:
-        """Return the next answer, None if the program ended instead. Raise TimeoutError, ValueError."""
-        deadline, used = time.monotonic() + limits.wall_seconds, cpu_seconds(self._pid)
-        data = bytearray()
-        size = 4
+    def _exchange(self, request: bytes, seconds: float) -> bytes | None:
+        """Send a request and return its answer, None if the program ended instead.
+
+        Raises OSError, TimeoutError where the program is over its time, and ValueError.
+        """
+        clock: Clock | None = None  # from the first look on: most calls are over before
+        unsent, data, size = memoryview(request), bytearray(), 4
         while len(data) < size:
-            is_there = self._is_readable(LOOK_SECONDS)
-            # Also where something is there: an answer may come a byte at a time.
-            if time.monotonic() > deadline:
+            is_ready = self._is_ready(select.POLLOUT if unsent else select.POLLIN, LOOK_SECONDS)
+            if is_ready and unsent:
+                unsent = unsent[self._connection.send(unsent) :]
+                if not unsent:
+                    continue
+            elif is_ready:
+                chunk = self._connection.recv(65536)
+                if not chunk:
+                    self._end()
+                    return None
+                data += chunk
+                if len(data) >= 4:
+                    size = 4 + int.from_bytes(data[:4], "big")
+                    if size > _codec.MAX_TEXT_BYTES + 1 or len(data) > size:
+                        raise ValueError("bytes of its own")
+                if len(data) == size:
+                    break
+            # Also where something came: an answer may come a byte at a time.
+            clock = clock or Clock(self._pid)
+            if clock.is_over(seconds):
                 raise TimeoutError
-            if not is_there:
-                if cpu_seconds(self._pid) - used > limits.cpu_seconds:
-                    raise TimeoutError
-                continue
-            chunk = self._connection.recv(65536)
-            if not chunk:
-                self._end()
-                return None
-            data += chunk
-            if len(data) >= 4:
-                size = 4 + int.from_bytes(data[:4], "big")
-                if size > _codec.MAX_TEXT_BYTES + 1 or len(data) > size:
-                    raise ValueError("bytes of its own")
         return bytes(data[4:])
 
-    def _is_readable(self, seconds: float) -> bool:
+    def _is_ready(self, event: int, seconds: float) -> bool:
         poller = select.poll()
-        poller.register(self._connection, select.POLLIN)
+        poller.register(self._connection, event)
         return bool(poller.poll(seconds * 1000))
 
     def _end(self, said: tuple[Status, str] | None = None) -> None:
@@ -179,18 +215,28 @@ class LoadedProgram:
         """
         if said is not None:
             self._zygote.stop()
-        elif not self._zygote.answers_within(EXIT_SECONDS):
+        elif not self._ends_by_itself():
             said = ("runtime_error", "it closed its connection, or did not end when its calls were over")
             self._zygote.stop()
         try:
             answer, body = self._zygote.answer(EXIT_SECONDS, lambda: False)
             execution = make_execution(answer, body, limits=self.limits, isolation=self._level)
+            if said == OVER and not answer.letter:
+                said = ("timeout", "time limit while compiling")
         except ZygoteLost as error:
             self.has_lost_its_zygote = True
             execution = not_run("sandbox_error", f"its zygote was lost: {error}")
         if said is not None:
             execution = replace(execution, status=said[0], error=said[1])
         self._give_back(execution)
+
+    def _ends_by_itself(self) -> bool:
+        """Wait for the program's end, up to EXIT_SECONDS of its time."""
+        clock = Clock(self._pid)
+        while not self._zygote.answers_within(LOOK_SECONDS):
+            if clock.is_over(EXIT_SECONDS):
+                return False
+        return True
 
     def _give_back(self, execution: Execution) -> None:
         self.ended = execution

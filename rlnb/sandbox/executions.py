@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rlnb.params.sections import SandboxParams
+from rlnb.sandbox._clock import MOST
 
 Status = Literal[
     "ok",
@@ -28,9 +29,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class Limits:
     """What one program may use.
 
-    CPU seconds end a busy program, its compilation included; twice that plus a second of wall time a
-    sleeping one. output_kib: of standard output and of standard error each. file_mib: of each file.
-    max_threads: at once; they are counted every 50 ms.
+    cpu_seconds: of the processor, compilation included, and on the wall without what the program waited for
+    a processor (see `_clock.py`), so they end a sleeping one as well. output_kib: of standard output and of
+    standard error each. file_mib: of each file. max_threads: at once; they are counted every 50 ms.
     """
 
     cpu_seconds: float = 5.0
@@ -44,9 +45,9 @@ class Limits:
         return cls(params.timeout_seconds, params.memory_mib)
 
     @property
-    def wall_seconds(self) -> float:
-        """Return the looser limit, since a busy machine must not turn a correct program into a timeout."""
-        return 2 * self.cpu_seconds + 1
+    def longest_seconds(self) -> float:
+        """Return the wall time after which a program is ended however busy the machine is."""
+        return MOST * self.cpu_seconds + 1
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ ANSWER = struct.Struct(">1s16siddI?II")
 LOOK_SECONDS = 0.05  # how often it is asked whether to go on
 START_SECONDS = 60.0  # on a starved machine an interpreter starts slowly
 CLOSE_SECONDS, REMOVE_SECONDS, CLOSE_LOOK_SECONDS = 2.0, 60.0, 0.003
-GRACE_SECONDS = 10.0  # beyond a program's own limit, until its zygote counts as hung
+GRACE_SECONDS = 60.0  # beyond a program's own limit, until its zygote counts as hung
 
 
 class ZygoteLost(Exception):
@@ -75,7 +75,7 @@ class Zygote:
     def run(self, source: bytes, limits: Limits, *, stopped: Callable[[], bool]) -> tuple[Answer, bytes]:
         """Run a program to its end; return how it ended and what it printed, see `make_execution`."""
         self.send_job(source, limits)
-        return self.answer(limits.wall_seconds, stopped)
+        return self.answer(limits.longest_seconds, stopped)
 
     def send_job(self, source: bytes, limits: Limits, *, connection: socket.socket | None = None) -> None:
         """Start a program. With a connection it answers calls there, and only calls are timed."""
@@ -176,9 +176,9 @@ class Zygote:
 
 def make_header(limits: Limits, serves_calls: bool) -> bytes:
     """Return the header of a job; where it serves calls, only they are timed, on this side."""
-    job = {**asdict(limits), "output_bytes": limits.output_kib * 1024, "wall_seconds": limits.wall_seconds}
+    job = {**asdict(limits), "output_bytes": limits.output_kib * 1024}
     if serves_calls:
-        job |= {"cpu_seconds": 1e9, "wall_seconds": 1e9}
+        job |= {"cpu_seconds": 1e9}
     return json.dumps({**job, "serves_calls": serves_calls}).encode()
 
 

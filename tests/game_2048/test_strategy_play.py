@@ -1,7 +1,5 @@
 """Games that strategies play in the sandbox: how they end, and that nothing but keys comes back."""
 
-import time
-
 import pytest
 from replaying import replay
 
@@ -47,12 +45,6 @@ def test_a_sleeping_strategy_ends_with_the_wall_time_of_its_game(sandbox):
     rules = BoardRules(queries=QUERIES_SOURCE, wall_seconds=0.5)
     game = play("import time; time.sleep(0.2); return random.choice('éuai')", sandbox, rules=rules)
     assert (game.ending, game.error) == ("timeout", "more than 0.5 s in all")
-
-
-def test_time_that_a_game_waits_for_a_processor_is_not_its_own(sandbox, monkeypatch):
-    monkeypatch.setattr("rlnb.game_2048.play.waiting_seconds", lambda pid: time.monotonic())  # all of it
-    rules = BoardRules(queries=QUERIES_SOURCE, wall_seconds=0.01)
-    assert play("import time; time.sleep(0.01); return 'a'", sandbox, rules=rules).ending == "stuck"
 
 
 def test_a_program_that_fails_before_its_first_board_says_so(sandbox):
