@@ -53,7 +53,7 @@ slurm: $(READY) ## jobs on a real SLURM, which it installs, starts and stops her
 	$(BIN)/python -m pytest tests/slurm/jobs.py
 
 test-gpu: $(READY) ## every path of a training with tiny models, on a GPU machine: minutes; numbers in gpu.xml
-	$(BIN)/python -m pytest tests/gpu --durations=0 --junitxml=gpu.xml
+	$(BIN)/python -m pytest -m gpu tests/gpu tests/policy --durations=0 --junitxml=gpu.xml
 	! $(BIN)/python -c "import importlib.util as u; exit(not u.find_spec('unsloth'))" || \
 	    $(BIN)/python -m pytest tests/gpu_paths/unsloth_paths.py --junitxml=gpu-unsloth.xml
 
@@ -61,7 +61,7 @@ gpu-paths: $(READY) ## the GPU code without a GPU: the real unsloth, 4 bits, the
 	tests/gpu_paths/environment.sh unsloth .gpu_paths/unsloth
 	tests/gpu_paths/environment.sh volta .gpu_paths/volta
 	.gpu_paths/unsloth/bin/python -m pytest tests/gpu_paths/unsloth_paths.py
-	.gpu_paths/unsloth/bin/python -m pytest tests/gpu
+	.gpu_paths/unsloth/bin/python -m pytest -m gpu tests/gpu tests/policy
 	.gpu_paths/volta/bin/python -m pytest -m "not slow" tests/policy tests/grpo tests/selfplay tests/ppo tests/spiral
 
 lab: $(READY) ## JupyterLab with the notebooks

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.gpu
 SIZE = 512
 # Largest error of a product as a share of its largest entry; with TF32, float32's is 3e-4.
 MAX_ERROR = {"float32": 5e-5, "bfloat16": 0.02, "float16": 0.004}

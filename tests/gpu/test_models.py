@@ -21,6 +21,7 @@ from rlnb.policy.scoring import score
 from rlnb.selfplay.acting import ActorCritic
 from rlnb.selfplay.batch import MAX_FIRST_DEVIATION, Learner
 
+pytestmark = pytest.mark.gpu
 # Mean distance (nats) between a model's log-probabilities and those of float32 on the CPU.
 MAX_MEAN_GAP = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
 MAX_RATIO_GAP = 0.1  # of the mean ratio between the policy's and vLLM's probabilities from 1

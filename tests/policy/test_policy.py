@@ -174,6 +174,7 @@ def test_a_missing_model_and_missing_layers_are_refused(cache_dir, tmp_path, mon
         load_policy(tiny_params(cache_dir, lora_target_modules=("q_proj", "query")))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -275,6 +276,7 @@ def test_a_tokenizer_without_an_end_takes_that_of_the_model_and_without_any_is_r
         load_tiny(cache_dir, id=str(folder))
 
 
+@pytest.mark.gpu
 def test_torch_is_capped_on_the_machines_whose_gpu_shares_the_systems_memory(monkeypatch):
     shares = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)

@@ -127,6 +127,7 @@ def test_a_model_speaks_under_its_own_system_message_unless_it_is_given_one(fami
         assert own == empty and given == own.replace("Why?", "Be brief.\n\nWhy?")
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("template", "written"), [("gptoss", "2025-06-28"), ("llama3_2", "28 Jun 2025")])
 def test_prompts_are_the_same_on_another_day(template, written, monkeypatch):
     chat = Chat(train_tokenizer("qwen", PROGRAMS))
@@ -139,6 +140,7 @@ def test_prompts_are_the_same_on_another_day(template, written, monkeypatch):
     assert texts[0] == texts[1] and written in texts[0]
 
 
+@pytest.mark.gpu
 def test_a_begun_answer_is_in_the_channel_of_answers_where_a_template_has_channels():
     tokenizer = train_tokenizer("gpt-oss, mistral", PROGRAMS)
     tokenizer.chat_template = read_template("gptoss")
