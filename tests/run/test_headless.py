@@ -10,6 +10,7 @@ from notebook_files import write_notebook
 
 from rlnb import cli
 from rlnb.params import dump_yaml, load_dotenv, load_params
+from rlnb.policy.builtin import build_tiny
 from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
 from rlnb.run.disk import write_text
@@ -117,3 +118,16 @@ def test_what_is_edited_in_the_parameters_cell_is_what_runs_and_set_wins_over_it
     write_notebook(Path("grpo_code_execution.ipynb"), start, parameters=cell.replace("3e-4", "'3x'"))
     assert run() == 2
     assert capsys.readouterr().err.startswith("rlnb: parameters cell: learning_rate = '3x' should")
+
+
+def test_a_check_does_not_reassure_where_a_run_does_not_fit(capsys, tmp_path):
+    (tmp_path / "model").mkdir()
+    build_tiny(tmp_path / "model")
+    options = ["--check", "--set", f"model.id={tmp_path}/model", "--set"]
+    too_large = ["training.per_device_train_batch_size=1000000", "--set"]
+    assert run(*options, *too_large, "model.check_memory=true") == 2
+    assert "does not fit" in capsys.readouterr().err
+    for more, verdict in (([], "not refused"), (too_large, "would be tried")):
+        assert run(*options, *more, "model.check_memory=false") == 0
+        *memory, last = capsys.readouterr().out.splitlines()
+        assert last.endswith(f": {verdict}") and memory[0].startswith("memory: ")
