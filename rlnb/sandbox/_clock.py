@@ -8,13 +8,13 @@ import os
 MOST = 100  # the longest that a program lives, in its limits, however busy the machine is
 
 
-def is_over(process: str, elapsed: float, seconds: float, *, before: float = 0, waiter: str = "") -> bool:
+def is_over(process: str, elapsed: float, seconds: float, *, before: float = 0) -> bool:
     """Return whether a running program is over a limit; the arguments are those of `has_passed`.
 
     One that is ready to run may be waiting now, which is counted when it has run: its limit of CPU time ends
     it, or the clock once MOST limits are over. Raises OSError when it has ended.
     """
-    if not has_passed(process, elapsed, seconds, before=before, waiter=waiter):
+    if not has_passed(process, elapsed, seconds, before=before):
         return False
     return elapsed > MOST * seconds + 1 or is_asleep(process)
 
@@ -22,7 +22,7 @@ def is_over(process: str, elapsed: float, seconds: float, *, before: float = 0, 
 def has_passed(process: str, elapsed: float, seconds: float, *, before: float = 0, waiter: str = "") -> bool:
     """Return whether a limit has passed for a program that began `elapsed` seconds ago, without its waits.
 
-    process: its folder in /proc. waiter: that of a thread that it may have waited for, if any. before:
+    process: its folder in /proc. waiter: that of a thread that it waits for in between, if any. before:
     `waited_seconds` of both at the beginning. Where the kernel does not count waits, the limit is twice as
     long, and a second.
     """

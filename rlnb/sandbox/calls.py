@@ -19,6 +19,7 @@ OVER: tuple[Status, str] = ("timeout", "time limit")
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
 NO_DESCRIPTORS = "sandbox: this process may open no further file ({}); close some, or raise `ulimit -n`"
 LOOK_SECONDS, START_SECONDS = 0.05, 60.0
+THIS_THREAD = "/proc/thread-self"
 EXIT_SECONDS = 3.0  # for a program that has let go of its connection, or lost it, to end by itself
 
 
@@ -37,29 +38,28 @@ class Call:
 
 
 class Clock:
-    """The time of a program from now on: of the processor, and on the wall without waits for a processor.
-
-    The waits are those of the program and of this thread.
-    """
+    """The time of a program from now on: of the processor, and on the wall without waits for a processor."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._folder, self._waiter = pid, f"/proc/{pid}", "/proc/thread-self"
-        self._started, self._used, self._waited = time.monotonic(), cpu_seconds(pid), 0.0
-        with contextlib.suppress(OSError, ValueError):  # it is not counted: as `is_over` says
-            self._waited = waited_seconds(self._folder, self._waiter)
+        self._pid, self._folder = pid, f"/proc/{pid}"
+        self._started, self._used = time.monotonic(), cpu_seconds(pid)
+        self._waited = self._waited_by_both = 0.0
+        with contextlib.suppress(OSError, ValueError):  # it is not counted: as `has_passed` says
+            self._waited = waited_seconds(self._folder)
+            self._waited_by_both = waited_seconds(self._folder, THIS_THREAD)
 
     def has_passed(self, seconds: float) -> bool:
-        """Return whether a limit has passed for a program that has just answered."""
+        """Return whether a limit has passed without the waits of the program and of this thread."""
         elapsed = time.monotonic() - self._started
-        return has_passed(self._folder, elapsed, seconds, before=self._waited, waiter=self._waiter)
+        return has_passed(self._folder, elapsed, seconds, before=self._waited_by_both, waiter=THIS_THREAD)
 
     def is_over(self, seconds: float) -> bool:
-        """Return whether a program that still runs is over a limit."""
+        """Return whether a program that this thread waits for is over a limit."""
         if cpu_seconds(self._pid) - self._used > seconds:
             return True
         elapsed = time.monotonic() - self._started
         try:
-            return is_over(self._folder, elapsed, seconds, before=self._waited, waiter=self._waiter)
+            return is_over(self._folder, elapsed, seconds, before=self._waited)
         except OSError:  # it has ended meanwhile
             return False
 
@@ -199,7 +199,7 @@ class LoadedProgram:
                     break
             # Also where something came: an answer may come a byte at a time.
             clock = clock or Clock(self._pid)
-            if clock.is_over(seconds):
+            if clock.has_passed(seconds) if is_ready else clock.is_over(seconds):
                 raise TimeoutError
         return bytes(data[4:])
 
