@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from rlnb.code_execution.evaluation import JudgedAnswer
 from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
 from rlnb.code_execution.tasks import Task, Test
-from rlnb.display.plots import OUTCOME_COLOURS, LiveFigure, Row, draw_training
+from rlnb.display.live import LiveFigure
+from rlnb.display.plots import OUTCOME_COLOURS, Row, draw_training
 from rlnb.display.tables import Table, as_code
 from rlnb.sandbox import Limits, Sandbox
 

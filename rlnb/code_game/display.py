@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from rlnb.code_game.evaluation import EvaluatedProgram, Measures
 from rlnb.code_game.opponents import Judge, Predictor
 from rlnb.code_game.reward import GameReferee, GameRound, judge_rounds
+from rlnb.display.live import LiveFigure
 from rlnb.display.plots import (
     OUTCOME_COLOURS,
-    LiveFigure,
     Row,
     draw_intervals,
     draw_training,

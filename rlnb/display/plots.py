@@ -1,19 +1,15 @@
-"""Live plots that leave one picture in the notebook, and the pictures that several pipelines draw."""
+"""The pictures that several pipelines draw."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
 import pandas
-from IPython.display import DisplayHandle, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlnb.display.progress import progress_bar
 from rlnb.results import Comparison
-from rlnb.run.tracking import read_metrics
 from rlnb.statistics import Estimate
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
@@ -34,31 +30,6 @@ WINDOW = 5  # steps of a running mean
 BEFORE, AFTER = "#7f7f7f", "#1f77b4"
 Row = Mapping[str, Any]  # of metrics.jsonl: "step" and the numbers of that step, or None
 Item = TypeVar("Item")
-
-
-class LiveFigure:
-    """A progress bar with time left, and a figure of a run's metrics.jsonl, redrawn after every step.
-
-    draw: called with the rows of that file, `max_steps` and the options; returns the figure. The rows are
-    read from the file each time, so a resumed run also shows the steps before the interruption.
-    """
-
-    def __init__(self, output_dir: str | Path, draw: Callable[..., Figure], **options: object) -> None:
-        self.path = Path(output_dir) / "metrics.jsonl"
-        self.draw, self.options = draw, options
-        self._show_progress: Callable[[int, int], None] | None = None
-        self._handle: DisplayHandle | None = None
-
-    def update(self, step: int, max_steps: int) -> None:
-        """Redraw both after a step."""
-        if self._show_progress is None:
-            self._show_progress = progress_bar("training step")
-        self._show_progress(step, max_steps)
-        figure = self.draw(read_metrics(self.path), max_steps=max_steps, **self.options)
-        if self._handle is None:
-            self._handle = display(figure, display_id=True)
-        else:
-            self._handle.update(figure)
 
 
 def make_panels(

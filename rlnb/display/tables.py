@@ -1,22 +1,17 @@
 """Tables for notebooks: plain HTML that survives in a saved file, with a text form for terminals."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 
-import pandas
-
-from rlnb.display.plots import spread
 from rlnb.results import Comparison
 from rlnb.statistics import Estimate
 
 LEFT = "text-align:left"
 # JupyterLab's own rules for code give it a white ground and break it in the middle of a word.
 CODE = "margin:0;background:none;word-break:normal;overflow-wrap:anywhere"
-# Characters: of a code's line that other columns leave whole, of a completion's code, of the end of a prompt.
-UNBROKEN_CODE, LONGEST_CODE, LONGEST_TASK = 40, 1000, 160
+# Characters: of a code's line that other columns leave whole, of a completion's code.
+UNBROKEN_CODE, LONGEST_CODE = 40, 1000
 
 
 class Table:
@@ -71,7 +66,9 @@ class Folded:
 
     def _repr_html_(self) -> str:
         shown = "".join(
-            content._repr_html_() if isinstance(content, Table) else f"<pre>{escape(as_text(content))}</pre>"
+            content._repr_html_()
+            if isinstance(content, Table | Folded)
+            else f"<pre>{escape(as_text(content))}</pre>"
             for content in self.contents
         )
         return f"<details><summary>{escape(self.summary)}</summary>{shown}</details>"
@@ -100,30 +97,6 @@ def show_comparison(comparison: Iterable[Comparison]) -> Table:
         "Means over items; 95% intervals by a paired bootstrap.",
         empty="Nothing was measured both before and after.",
     )
-
-
-def show_samples(output_dir: str | Path, *, rewards: Sequence[str], limit: int = 8) -> Table:
-    """Return completions of the last training step that TRL logged, best rewards first.
-
-    rewards: names of the reward functions, whose sum is shown.
-    """
-    headers = ["task", "completion", "outcome", "reward", "advantage"]
-    files = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
-    if not files:
-        return Table(headers, [], "No completions were logged.")
-    logged = pandas.read_parquet(files[-1])
-    logged["reward"] = logged[list(rewards)].sum(axis=1)
-    logged["task"] = logged["prompt"].map(end_of_prompt)
-    logged["completion"] += "\n"
-    logged = logged.sort_values("reward", ascending=False)
-    rows = spread(list(logged[headers].itertuples(index=False)), limit)
-    return Table(headers, rows, f"{len(rows)} of {len(logged)} completions of step {logged['step'].iloc[0]}")
-
-
-def end_of_prompt(prompt: str) -> str:
-    """Return a prompt's last words, with a sign that there are others before them."""
-    is_short = len(prompt) <= LONGEST_TASK
-    return prompt if is_short else "… " + re.sub(r"^\S*\s+", "", prompt[-LONGEST_TASK:])
 
 
 def as_text(value: object, *, signed: bool = False) -> str:

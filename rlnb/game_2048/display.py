@@ -12,7 +12,8 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from rlnb.display.plots import LiveFigure, Row, draw_training, spread
+from rlnb.display.live import LiveFigure
+from rlnb.display.plots import Row, draw_training, spread
 from rlnb.display.replay import Frame, Replay
 from rlnb.display.tables import Table, as_code, as_text
 from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, BoardKind, GameBoard, slide_board

@@ -15,9 +15,9 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlnb.display.live import LiveFigure
 from rlnb.display.plots import (
     COLOURS,
-    LiveFigure,
     Row,
     draw_intervals,
     draw_line,

@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import math
 
 import pandas
 import pytest
 
-from rlnb.display import plots, progress
-from rlnb.display.plots import LiveFigure, draw_comparison, draw_intervals, draw_training, series, spread
+from rlnb.display import live, plots, progress
+from rlnb.display.completions import browse_completions, show_best_and_worst
+from rlnb.display.live import LiveFigure
+from rlnb.display.plots import draw_comparison, draw_intervals, draw_training, series, spread
 from rlnb.display.progress import progress_bar
 from rlnb.display.replay import Bar, Frame, write_position
 from rlnb.display.tables import (
@@ -18,7 +21,6 @@ from rlnb.display.tables import (
     fold,
     show_comparison,
     show_facts,
-    show_samples,
 )
 from rlnb.results import Comparison
 from rlnb.run.directory import PROGRESS
@@ -92,17 +94,47 @@ def test_a_comparison_is_a_table_with_intervals_and_a_picture_without_the_sums()
     assert draw_comparison([]).axes
 
 
-def test_samples_of_the_last_logged_step_are_shown_best_first(tmp_path):
-    assert show_samples(tmp_path, rewards=["code"]).caption == "No completions were logged."
-    folder = tmp_path / "checkpoints" / "completions"
-    folder.mkdir(parents=True)
-    rows = {"step": 3, "prompt": ["word " * 40] * 4, "completion": ["a", "b", "c", "d"], "outcome": "ok"}
-    rewards = {"code": [0.0, 1.0, 0.5, 0.25], "format": [0.0, 1.0, 0.0, 0.0], "advantage": 0.0}
-    pandas.DataFrame(rows | rewards).to_parquet(folder / "completions_00003.parquet")
-    table = show_samples(tmp_path, rewards=["code", "format"], limit=2)
-    assert [row[1:4] for row in table.rows] == [["b\n", "ok", "2.000"], ["a\n", "ok", "0.000"]]
-    assert table.rows[0][0] == "… " + "word " * 31
-    assert table.caption == "2 of 4 completions of step 3"
+def log_completions(output_dir, step, completions, outcomes, **paid):
+    """Write a step's table as TRL does: the reward functions stand behind the completion."""
+    folder = output_dir / "checkpoints" / "completions"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = {"step": step, "prompt": ["word " * 40] * len(completions), "completion": completions}
+    table |= paid | {"outcome": outcomes, "passed": True, "reason": "", "advantage": 0.5}
+    pandas.DataFrame(table).to_parquet(folder / f"completions_{step:05}.parquet")
+
+
+def test_the_best_and_the_worst_completion_of_the_last_step_are_shown_by_the_sum_of_the_rewards(tmp_path):
+    assert show_best_and_worst(tmp_path) is None
+    log_completions(tmp_path, 2, ["z"], ["ok"], code=[9.0], format=[9.0])
+    paid = {"code": [0.0, 1.0, 0.5, math.nan], "format": [0.5, 1.0, 0.0, -2.0]}
+    log_completions(tmp_path, 3, ["a", "b", "c", "d"], ["ok", "ok", "ok", "no_code"], **paid)
+    table = show_best_and_worst(tmp_path)
+    assert [[*row[:2], row[3]] for row in table.rows] == [
+        ["2.000", "ok", "b\n"],
+        ["-2.000", "no_code", "d\n"],
+    ]
+    assert table.rows[0][2] == "… " + "word " * 31
+    assert table.caption == "The best and the worst of 4 completions of step 3."
+
+
+def test_completions_are_folded_by_step_and_by_outcome_without_a_script(tmp_path):
+    assert browse_completions(tmp_path).summary == "No completions were logged."
+    for step in range(1, 31):
+        log_completions(tmp_path, step, ["<b>", "x"], ["timeout", "ok"], code=[-1.0, step / 10])
+    browser = browse_completions(tmp_path)
+    by_step, by_outcome = browser.contents
+    assert browser.summary == "60 completions of 30 steps"
+    assert len(by_step.contents) == 12 and by_step.contents[-1].summary == "step 30: mean reward +1.00"
+    assert [row[0] for row in by_step.contents[-1].contents[0].rows] == ["3.000", "-1.000"]
+    assert {fold.summary for fold in by_outcome.contents} == {
+        "timeout: 50%, mean reward -1.00",
+        "ok: 50%, mean reward +1.55",
+    }
+    steps = [int(row[0]) for row in by_outcome.contents[0].contents[0].rows]
+    assert steps[0] == 1 and steps[-1] == 30 and steps == sorted(steps)
+    page = browser._repr_html_()
+    assert page.count("<details>") == page.count("</details>") == 1 + 2 + 12 + 2
+    assert "&lt;b&gt;" in page and "<b>" not in page and "<script" not in page
 
 
 def test_measures_are_read_where_they_were_taken():
@@ -161,19 +193,20 @@ def test_training_has_trends_hollow_points_and_shares_without_those_that_never_o
 def test_the_live_figure_updates_one_bar_and_one_picture(tmp_path, monkeypatch):
     bar, picture = Screen(), Screen()
     monkeypatch.setattr(progress, "display", bar)
-    monkeypatch.setattr(plots, "display", picture)
+    monkeypatch.setattr(live, "display", picture)
     drawn = []
 
     def draw(rows, *, max_steps, title):
         drawn.append((len(rows), max_steps, title))
         return plots.make_panels(size=(2, 2))[0]
 
-    live = LiveFigure(tmp_path, draw, title="seed 1")
-    live.update(0, 2)
+    figure = LiveFigure(tmp_path, draw, title="seed 1")
+    figure.update(0, 2)
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
-    live.update(2, 2)
+    log_completions(tmp_path, 1, ["a"], ["ok"], code=[1.0])
+    figure.update(2, 2)
     assert drawn == [(0, 2, "seed 1"), (1, 2, "seed 1")]
-    assert [options.get("display_id") for _, options in picture.shown] == [True, None]
+    assert [options.get("display_id") for _, options in picture.shown] == [True, None, True]
     assert bar.shown[-1][0]["text/plain"] == "training step 2/2"
     assert bar.shown[-1][1]["metadata"] == {PROGRESS: {"label": "training step", "done": 2, "total": 2}}
 

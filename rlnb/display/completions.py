@@ -1,0 +1,80 @@
+"""What a model wrote while it was trained, from the tables of completions that TRL writes, one a step."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas
+
+from rlnb.display.plots import spread
+from rlnb.display.tables import Folded, Table, as_code
+
+LONGEST_TASK = 160  # characters of the end of a prompt
+NUM_STEPS, NUM_OF_STEP, NUM_OF_OUTCOME = 12, 6, 8  # that are shown
+COLUMNS = ["step", "reward", "outcome", "task", "completion"]
+
+
+def list_tables(output_dir: str | Path) -> list[Path]:
+    """Return the files of a run's completions, a step each, in the order of the steps."""
+    return sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
+
+
+def read_completions(paths: Iterable[Path]) -> pandas.DataFrame:
+    """Return the completions of files, COLUMNS, best rewards first; a reward is the functions' sum."""
+    logged = pandas.concat([pandas.read_parquet(path) for path in paths])
+    paid = logged.loc[:, "completion":"outcome"].iloc[:, 1:-1]  # TRL writes the reward functions between them
+    logged["reward"] = paid.sum(axis=1)
+    logged["task"] = logged["prompt"].map(end_of_prompt)
+    logged["completion"] = logged["completion"].map(lambda text: as_code(text, longest=400))
+    return logged.sort_values(["reward", "step"], ascending=False, kind="stable")[COLUMNS]
+
+
+def show_best_and_worst(output_dir: str | Path) -> Table | None:
+    """Return the best and the worst completion of the last step whose table is written, None without one."""
+    tables = list_tables(output_dir)
+    if not tables:
+        return None
+    of_step = read_completions(tables[-1:])
+    caption = f"The best and the worst of {len(of_step)} completions of step {of_step['step'].iloc[0]}."
+    return Table(COLUMNS[1:], _rows(of_step.iloc[[0, -1]], COLUMNS[1:]), caption)
+
+
+def browse_completions(output_dir: str | Path) -> Folded:
+    """Return a run's completions to look through: folded by step and by outcome, best rewards first.
+
+    Plain HTML, which stays readable where a saved notebook's scripts do not run.
+    """
+    tables = list_tables(output_dir)
+    if not tables:
+        return Folded("No completions were logged.")
+    logged = read_completions(tables)
+    of_step = dict(list(logged.groupby("step")))
+    by_step = [
+        Folded(
+            f"step {step}: mean reward {of_step[step]['reward'].mean():+.2f}",
+            Table(COLUMNS[1:], _rows(of_step[step], COLUMNS[1:], limit=NUM_OF_STEP)),
+        )
+        for step in spread(sorted(of_step), NUM_STEPS)
+    ]
+    by_outcome = [
+        Folded(
+            f"{outcome}: {len(rows) / len(logged):.0%}, mean reward {rows['reward'].mean():+.2f}",
+            Table(COLUMNS, _rows(rows.sort_values("step"), COLUMNS, limit=NUM_OF_OUTCOME)),
+        )
+        for outcome, rows in sorted(logged.groupby("outcome"), key=lambda pair: -len(pair[1]))
+    ]
+    return Folded(
+        f"{len(logged)} completions of {len(of_step)} steps",
+        Folded("by step", *by_step),
+        Folded("by outcome", *by_outcome),
+    )
+
+
+def _rows(completions: pandas.DataFrame, columns: list[str], *, limit: int = 2) -> list[tuple[object, ...]]:
+    return spread(list(completions[columns].itertuples(index=False, name=None)), limit)
+
+
+def end_of_prompt(prompt: str) -> str:
+    """Return a prompt's last words, with a sign that there are others before them."""
+    is_short = len(prompt) <= LONGEST_TASK
+    return prompt if is_short else "… " + re.sub(r"^\S*\s+", "", prompt[-LONGEST_TASK:])
