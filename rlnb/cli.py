@@ -25,8 +25,8 @@ its state in DIR/status.json. Run the same command again, and an unfinished run 
 checkpoint.
 
 SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed; not under nohup): the notebook saves a checkpoint at
-the end of its step and stops; an evaluation between steps is cut short. SIGINT (Ctrl-C): it stops at once,
-which costs the steps since the last checkpoint; a second one kills it.
+the end of its step and stops; an evaluation between steps is cut short. SIGINT (Ctrl-C): the same while it
+trains, else the cell stops at once; a second one kills it.
 
 Exit codes: 0 done; 1 a cell failed; 2 refused before it ran; 85 stopped by a signal, run again to go on;
 138 the kernel died (most often: out of memory).

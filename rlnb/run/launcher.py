@@ -112,14 +112,12 @@ class Launch:
             process.send_signal(sent)
 
     def pass_on(self, signal_number: int, _: FrameType | None) -> None:
-        """Send a signal to all ranks, once. After Ctrl-C they save and stop; a second one interrupts them."""
-        again = signal_number in self.passed_on
-        if again and signal_number != signal.SIGINT:
+        """Send a signal to all ranks, once; Ctrl-C again, with which they stop at once."""
+        if signal_number in self.passed_on and signal_number != signal.SIGINT:
             return
-        sent = signal.SIGTERM if signal_number == signal.SIGINT and not again else signal_number
-        self.passed_on += [signal.Signals(signal_number), signal.Signals(sent)]
+        self.passed_on.append(signal.Signals(signal_number))
         for each in self.running:
-            each.process.send_signal(sent)
+            each.process.send_signal(signal_number)
 
     def wait(self) -> None:
         """Wait until all ranks have ended; end the others after one that did not end well."""

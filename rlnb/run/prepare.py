@@ -3,7 +3,7 @@
 import functools
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     prepared = load(notebook, values, machine=machine)
     params = prepared.params
     if machine is None and hasattr(params, "model"):
-        check_gpu(prepared.machine)
+        check_gpu(prepared.machine, os.environ, torch=installed_version("torch") or "")
     if machine is None and num_ranks != 1:
         check_ranks(num_ranks, os.environ, prepared.machine)
     if max(num_ranks, world_size()) > 1 and "training" not in type(params).model_fields:
@@ -66,20 +66,14 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     return prepared._replace(lines=tuple(filter(None, lines)))
 
 
-def check_gpu(
-    machine: Machine,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    version: Callable[[str], str | None] = installed_version,
-) -> None:
+def check_gpu(machine: Machine, environ: Mapping[str, str], *, torch: str) -> None:
     """Raise ParamsError in a job of SLURM for a GPU that would compute on the CPU, without a word, for days.
 
-    RLNB_GPU_MEMORY is set by `rlnb submit`; SLURM tells the GPUs of other jobs.
+    RLNB_GPU_MEMORY is set by `rlnb submit`; SLURM tells the GPUs of other jobs. torch: its version.
     """
     is_given = environ.get("SLURM_JOB_GPUS") and environ.get("CUDA_VISIBLE_DEVICES") != ""
     if not is_given and not environ.get("RLNB_GPU_MEMORY"):
         return
-    torch = version("torch") or ""
     if torch.endswith("+cpu"):
         kind = "volta" if machine.name == "v100" else "cuda"
         raise ParamsError(

@@ -20,10 +20,10 @@ def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
-def own_step(environ: Mapping[str, str] = os.environ) -> str:
+def own_step() -> str:
     """Return what tells this step of srun from all others, also of the same job; "" outside srun."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return f"{own_job(environ)}.{step}.{num_restarts(environ)}" if step else ""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    return f"{own_job()}.{step}.{num_restarts()}" if step else ""
 
 
 def join_tasks(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -64,9 +64,9 @@ def jobs_in_queue(jobs: Collection[str]) -> dict[str, str] | None:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def is_preempted(environ: Mapping[str, str] = os.environ) -> bool:
+def is_preempted() -> bool:
     """Return whether SLURM makes room by this job: some clusters tell it so by the limit's SIGUSR1."""
-    command = ["scontrol", "show", "job", "--oneliner", own_job(environ)]
+    command = ["scontrol", "show", "job", "--oneliner", own_job()]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):

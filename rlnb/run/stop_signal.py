@@ -1,4 +1,4 @@
-"""When a training loop saves: after minutes, and after SIGTERM or SIGUSR1, which stop it.
+"""When a training loop saves: after minutes, and after SIGTERM, SIGUSR1 or SIGINT, which stop it.
 
 The signal comes from papermill_engine/engine.py, which passes it on to the kernel; the checkpoint is saved by
 `StopOnSignal` in grpo/training.py and by `GameRun` in selfplay/run.py.
@@ -24,11 +24,11 @@ class EvaluationCut(BaseException):
 
 
 class StopSignal:
-    """A context in which SIGTERM and SIGUSR1 (SLURM: time is nearly up, or preemption) are recorded.
+    """A context in which SIGTERM, SIGUSR1 (SLURM: time is nearly up) and SIGINT (an interrupt) are recorded.
 
     A loop calls `after_step` and saves and stops where that returns True. Evaluations of a step that is saved
-    are called by `evaluate`, which a signal cuts short. On exit the handlers are restored, and Preempted is
-    raised if a signal has stopped the loop early.
+    are called by `evaluate`, which a signal cuts short. A second interrupt ends the loop at once. On exit the
+    handlers are restored, and Preempted is raised if a signal has stopped the loop early.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,8 @@ class StopSignal:
         self._handlers = ExitStack()
 
     def __enter__(self) -> "StopSignal":
-        self._handlers.enter_context(handling_signals(self._receive, (signal.SIGTERM, signal.SIGUSR1)))
+        signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+        self._handlers.enter_context(handling_signals(self._receive, signals))
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
@@ -51,6 +52,8 @@ class StopSignal:
         return Preempted(f"{self.received}: the checkpoint of this step is saved; run again to go on from it")
 
     def _receive(self, signal_number: int, _: FrameType | None) -> None:
+        if signal_number == signal.SIGINT and self.received:
+            raise KeyboardInterrupt
         self.received = signal.Signals(signal_number).name
         if self._cuts_short:
             raise EvaluationCut

@@ -24,7 +24,7 @@ OUT = ("--out", "out")
 TWO = ("--nproc", "2", *OUT)
 BEGINS = """
 import os, pathlib, time
-rank = int(os.environ["RANK"])
+rank = int(os.environ.get("RANK", "0"))
 pathlib.Path(output_dir, f"pids{rank}").write_text(f"{os.getpid()} {os.getppid()}")
 """
 TRAINS_UNTIL_A_SIGNAL = """
@@ -40,6 +40,16 @@ with StopSignal() as stop:
             break
 """
 
+NEVER_ENDS_A_STEP = """
+from rlnb.run.stop_signal import StopSignal
+with StopSignal() as stop:
+    pathlib.Path(output_dir, f"training{rank}").touch()
+    while not stop.received:
+        time.sleep(0.02)
+    pathlib.Path(output_dir, f"told{rank}").touch()
+    time.sleep(300)
+pathlib.Path(output_dir, f"ended{rank}").touch()
+"""
 ADDS_RANKS = """
 import torch
 torch.distributed.init_process_group("gloo")
@@ -95,6 +105,21 @@ def test_each_rank_has_a_kernel_a_notebook_and_its_place(start, out):
     assert "1 2 1" in (out / "attempt-01.rank1.ipynb").read_text()
     assert status_of(out)["state"] == "done" and status_of(out)["reason"] == ""
     assert not any(map(is_running, pids(out)))
+
+
+@pytest.mark.parametrize("options", [OUT, TWO])
+def test_a_second_ctrl_c_stops_at_once(start, out, options):
+    process = start(NEVER_ENDS_A_STEP, *options)
+    ranks = (0, 1) if options == TWO else (0,)
+    wait_for(lambda: all((out / f"training{rank}").exists() for rank in ranks))
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: all((out / f"told{rank}").exists() for rank in ranks))
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 85, errors
+    assert (status_of(out)["state"], status_of(out)["signal"]) == ("preempted", "SIGINT")
+    assert not any((out / f"ended{rank}").exists() for rank in ranks)
 
 
 @pytest.mark.parametrize("sent", ["SIGUSR1", "SIGINT"])

@@ -24,7 +24,7 @@ V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 2, "slurm", "offline")
 )
 def test_a_job_for_a_gpu_that_would_compute_on_the_cpu_is_refused(machine, torch, environ, remedy):
     with pytest.raises(ParamsError, match=remedy):
-        check_gpu(machine, environ=environ, version=lambda _: torch)
+        check_gpu(machine, environ, torch=torch)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_job_for_a_gpu_that_would_compute_on_the_cpu_is_refused(machine, torch
     ],
 )
 def test_other_runs_are_not(machine, torch, environ):
-    check_gpu(machine, environ=environ, version=lambda _: torch)
+    check_gpu(machine, environ, torch=torch)
 
 
 def test_such_a_job_ends_before_it_has_written_anything(tmp_path, monkeypatch, capsys):

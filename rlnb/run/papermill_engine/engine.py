@@ -159,7 +159,7 @@ class UninterruptedKernel(AsyncKernelManager):
 class ForwardingClient(PapermillNotebookClient):
     """Runs the cells of one notebook and passes signals on to the kernel.
 
-    Each signal is passed on once, and no further cell starts after it. A second SIGINT kills the kernel.
+    Each signal is passed on once, and no further cell starts after it. SIGINT after any kills the kernel.
     Only the kernel gets it, not its process group: data loaders, sandboxes and W&B's service must still run
     while it saves. A kernel whose run is killed ends by itself within a second (ipykernel's parent poller).
     """
@@ -271,18 +271,19 @@ class ForwardingClient(PapermillNotebookClient):
 
     def forward(self, signal_number: int, _: FrameType | None) -> None:
         """Pass a signal on to the kernel."""
-        again = signal_number in self.signals
-        if again and signal_number != signal.SIGINT:
+        kills = signal_number == signal.SIGINT and bool(self.signals)
+        if signal_number in self.signals and not kills:
             return
         self.signals.append(signal.Signals(signal_number))
         name = self.signals[-1].name
-        told = "killing the kernel" if again else "passed on to the kernel, waiting for the cell to end"
+        told = "killing the kernel" if kills else "passed on to the kernel, waiting for the cell to end"
+        told += "; Ctrl-C again kills it" if signal_number == signal.SIGINT and not kills else ""
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
         if self.process is not None and self.process.poll() is None:
             # The training cell saves and stops when the terminal is closed, as after SIGTERM.
             passed_on = signal.SIGTERM if signal_number == signal.SIGHUP else signal_number
-            self.sent.append(signal.SIGKILL if again else passed_on)
+            self.sent.append(signal.SIGKILL if kills else passed_on)
             self.process.send_signal(self.sent[-1])
             if len(self.signals) == 1:
                 self.note_signal(name)
