@@ -2,7 +2,8 @@
 # A SLURM of one node for the tests in this folder: Debian, root, no systemd, no cgroups.
 #   tests/slurm/cluster.sh up|down|status|reboot      (default: up)
 # Its state is under $SLURM_TEST_ROOT (default /tmp/rlnb-slurm), its configuration in /etc/slurm, where sbatch and
-# all other commands look for it. Partition low is preempted by partition high.
+# all other commands look for it. Partition low is preempted by partition high; so is graced, whose jobs are told so a
+# minute before, by the signal that they have asked for at their time limit.
 set -euo pipefail
 ROOT=${SLURM_TEST_ROOT:-/tmp/rlnb-slurm}
 CONF=/etc/slurm/slurm.conf
@@ -64,11 +65,13 @@ SlurmctldTimeout=30
 SlurmdTimeout=60
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
 # Fake GPUs are declared as a count-only GRES so --gres=gpu:volta:1 parses and schedules.
 GresTypes=gpu
 DefMemPerCPU=4000
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=$mem Gres=gpu:volta:2 State=UNKNOWN
 PartitionName=low Nodes=$host Default=YES MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=graced Nodes=$host MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=high Nodes=$host Default=NO MaxTime=1-00:00:00 State=UP OverSubscribe=YES:4 PriorityTier=10 PreemptMode=OFF
 CFG
   # two count-only GPUs backed by harmless device files

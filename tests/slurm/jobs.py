@@ -5,6 +5,8 @@ import signal
 
 from conftest import CLUSTER, Job, Submitter, adapters, call, steps, wait_for
 
+from rlnb.run.directory import MOST_IDLE_ATTEMPTS, read_status
+
 
 def test_a_run_is_submitted_and_its_state_and_log_are_where_submit_says(submit: Submitter):
     job = submit()
@@ -108,6 +110,21 @@ def test_twenty_preemptions_in_a_row_change_nothing_of_what_is_learned(submit: S
     assert job.status.attempt == 21 and "SIGTERM: passed on to the kernel" in job.log
     assert steps(job.directory) == steps(whole.directory)
     assert adapters(job.directory) == adapters(whole.directory)
+
+
+def test_preemptions_told_by_the_signal_of_the_limit_are_not_taken_for_it(submit: Submitter):
+    long = {"evaluation__enabled": "true", "evaluation__num_games": "20000"}  # no step is ever saved
+    job = submit(sbatch="--partition=graced", **long)
+    for times in range(1, MOST_IDLE_ATTEMPTS + 2):
+
+        def is_running(attempt: int = times) -> bool:
+            status = read_status(job.directory)
+            return status is not None and (status.attempt, status.state) == (attempt, "running")
+
+        wait_for(lambda: is_running() or not job.is_alive(), f"attempt {times}")
+        assert is_running(), job.log
+        preempt(job)
+    assert job.status.idle_attempts == 0 and "SIGUSR1: passed on to the kernel" in job.log
 
 
 def test_a_kernel_that_is_killed_fails_the_job_and_the_same_command_goes_on(submit: Submitter):
