@@ -13,6 +13,12 @@ from pathlib import Path
 from rlnb.machine.table import BF16_FLAGS, MACHINES, SHARED_MEMORY
 
 OFFLINE_SWITCHES = ("RLNB_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+# MiB that a job has on a node, and what to multiply them by.
+SLURM_MEMORY = {
+    "SLURM_MEM_PER_NODE": "",
+    "SLURM_MEM_PER_CPU": "SLURM_CPUS_ON_NODE",
+    "SLURM_MEM_PER_GPU": "SLURM_GPUS_ON_NODE",
+}
 ON = ("1", "on", "yes", "true")  # what huggingface_hub takes for yes, in any case
 WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # the second from W&B 0.31 on
 SUPERCLOUD_PATHS = ("/state/partition1", "/home/gridsan")
@@ -64,7 +70,7 @@ def probe(*, ask_hub: bool = True, environ: Mapping[str, str] | None = None) -> 
     return identify(
         environ,
         gpus=list_gpus(),
-        system_memory_gib=_system_memory_gib(),
+        system_memory_gib=given_memory_gib(environ),
         cpu_count=usable_cores(environ),
         cpu_flags=_cpu_flags(),
         hostname=socket.gethostname(),
@@ -111,15 +117,14 @@ def world_size(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("WORLD_SIZE", "1"))
 
 
-def usable_cores(environ: Mapping[str, str]) -> int:
-    """Return the least of this process's affinity, its container's quota and its SLURM task's share.
+def usable_cores(environ: Mapping[str, str], root: Path = Path("/")) -> int:
+    """Return the least of this process's affinity, its cgroups' quotas and its SLURM task's share.
 
     Ranks on one machine share it equally.
     """
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit():
-        cores.append(int(quota) // int(period))
+    quotas = [text.split() for text in read_cgroups("cpu.max", root)]
+    cores += [int(quota) // int(period) for quota, period in quotas if quota.isdigit()]
     share = environ.get("SLURM_CPUS_PER_TASK", "")
     num_ranks = int(environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min([*cores, int(share)] if share.isdigit() else cores) // num_ranks)
@@ -189,13 +194,31 @@ def _first_visible(gpus: Sequence[Gpu], visible: str | None) -> Gpu | None:
     return next((gpu for gpu in gpus if first and gpu.uuid.startswith(first)), None)
 
 
-def _system_memory_gib() -> float:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read("/sys/fs/cgroup/memory.max")
-    return round(min(total, int(limit) if limit.strip().isdigit() else total) / 2**30, 1)
+def given_memory_gib(environ: Mapping[str, str], root: Path = Path("/")) -> float:
+    """Return the least of the machine's memory, its cgroups' limits and what SLURM has given its job."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("memory.max", "memory.limit_in_bytes"):  # of cgroups' versions 2 and 1
+        limits += [int(text) for text in read_cgroups(name, root) if text.strip().isdigit()]
+    for name, count in SLURM_MEMORY.items():
+        limits.append(int(environ.get(name) or 0) * int(environ.get(count) or 1) << 20)
+    return round(min(limit for limit in limits if limit) / 2**30, 1)
 
 
-def _read(path: str) -> str:
+def read_cgroups(name: str, root: Path = Path("/")) -> list[str]:
+    """Return what the files of a name say in this process's cgroup and in those above it, which limit it too.
+
+    Version 2 has one tree of groups, version 1 one for each controller. A container may see its own group as
+    the root of the tree, and its path from outside.
+    """
+    folders: set[Path] = set()
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", maxsplit=2)
+        group = root / "sys/fs/cgroup" / controllers / path.lstrip("/")
+        folders |= {group, *group.parents}
+    return [text for folder in folders if (text := _read(folder / name))]
+
+
+def _read(path: str | Path) -> str:
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8")
     return ""

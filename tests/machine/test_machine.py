@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
+import pytest
 
 from rlnb.machine import Machine, apply_environment, probe, recommend
-from rlnb.machine.facts import Gpu, ask_status, identify, list_gpus, usable_cores
+from rlnb.machine.facts import Gpu, ask_status, given_memory_gib, identify, list_gpus, usable_cores
 from rlnb.machine.table import MACHINES
 
 V100 = Gpu("GPU-1a", "Tesla V100-PCIE-32GB", (7, 0), 32.0)
@@ -184,6 +185,41 @@ def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
     assert 1 <= usable_cores({}) <= (os.cpu_count() or 1)
     assert usable_cores({"SLURM_CPUS_PER_TASK": "100000"}) == usable_cores({})
     assert usable_cores({"LOCAL_WORLD_SIZE": str(usable_cores({}))}) == 1  # ranks share them
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [
+        (  # SLURM's, of version 2: the job is limited, its step is not
+            "0::/system.slice/slurmstepd.scope/job_7/step_batch\n",
+            {"system.slice/slurmstepd.scope/job_7/memory.max": 2**29, "memory.max": "max",
+             "system.slice/slurmstepd.scope/cpu.max": "max 100000",
+             "system.slice/slurmstepd.scope/job_7/step_batch/cpu.max": "100000 100000"},
+        ),
+        (  # SLURM's, of version 1, which has no file for the quota
+            "4:memory:/slurm/uid_0/job_7\n1:cpu,cpuacct:/\n0::/\n",
+            {"memory/slurm/uid_0/job_7/memory.limit_in_bytes": 2**29,
+             "memory/memory.limit_in_bytes": 9223372036854771712, "cpu.max": "100000 100000"},
+        ),
+        ("0::/docker/abc\n", {"memory.max": 2**29, "cpu.max": "150000 100000"}),  # a container's own
+    ],
+)  # fmt: skip
+def test_cgroups_limit_memory_and_cores_also_those_above_the_process(tmp_path, groups, files):
+    for name, text in {
+        "proc/self/cgroup": groups,
+        **{f"sys/fs/cgroup/{n}": t for n, t in files.items()},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(str(text))
+    assert given_memory_gib({}, tmp_path) == 0.5
+    assert usable_cores({}, tmp_path) == 1
+
+
+def test_slurm_limits_the_memory():
+    per_cpu = {"SLURM_MEM_PER_CPU": "256", "SLURM_CPUS_ON_NODE": "2"}
+    assert given_memory_gib({"SLURM_MEM_PER_NODE": "512"}) == given_memory_gib(per_cpu) == 0.5
+    assert given_memory_gib({"SLURM_MEM_PER_GPU": "512", "SLURM_GPUS_ON_NODE": "2"}) == 1.0
+    assert given_memory_gib({"SLURM_MEM_PER_NODE": "0"}) == given_memory_gib({}) > 1
 
 
 def test_the_hub_is_asked_only_where_it_may_be():
