@@ -6,13 +6,15 @@ the sweep with its log, and job.json there tells which job it was submitted as.
 
 import argparse
 import json
+import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -23,14 +25,19 @@ from rlnb.batch.sweeps import prepare_sweep, write_sweep
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, installed_version
 from rlnb.params import dump_yaml, parse_set
+from rlnb.params.sections import NotebookParams
 from rlnb.run import directory as runs
 from rlnb.run.disk import write_text
 from rlnb.run.headless import is_finished, make_directory, plan_run
+from rlnb.run.memory import estimate_host_memory
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
 OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
-GPUS = re.compile(r"\bgpu(?::[a-z]\w*)?(?::(\d+))?")  # in a value of --gres
+HOW_IT_ENDS = ("open-mode", "signal", "requeue")  # options that ask for nothing of the cluster's
+MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+GIB_OF_UNIT = {"K": 2**-20, "": 2**-10, "M": 2**-10, "G": 1.0, "T": 1024.0}  # in their values
+MEMORY_MARGIN = 1.5  # times the estimate
 # Ranks on several nodes: a task of SLURM each.
 SRUN = """\
 tasks=(--ntasks={num_ranks} --kill-on-bad-exit=0 --cpus-per-task="$((SLURM_CPUS_PER_TASK / {ranks_on_node}))")
@@ -89,6 +96,8 @@ def submit(options: argparse.Namespace) -> int:
         )
     machine = job_machine(options.profile, options.machine, options.gpu_memory)
     header = make_header(options.sbatch, machine)
+    if not machine.capability:
+        machine = replace(machine, memory_gib=count_memory(header))  # it is not this machine that runs it
     if options.sweep is None and options.seeds is None:
         return _submit_run(options, machine, header)
     return _submit_sweep(options, machine, header)
@@ -104,6 +113,7 @@ def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -
         num_ranks=max(1, num_gpus) * num_nodes,
         machine=machine,
     )
+    ask_memory(header, [plan.params], machine, num_ranks=max(1, num_gpus))
     words = ["run", str(request.notebook), "--out", str(plan.directory)]
     command = _command(words, machine, ranks_on_node=max(1, num_gpus), num_nodes=num_nodes)
     job = Job(plan.directory, request.notebook, header, command)
@@ -130,6 +140,7 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
     if not points:
         print(f"{prepared.directory}: all {len(prepared.params)} points are done")
         return runs.EXIT_DONE
+    ask_memory(header, [prepared.params[index] for index in points], machine)
     header["array"] = _ranges(points) + (header.get("array") or "")
     command = _command(["sweep", str(prepared.directory)], machine)
     job = Job(prepared.directory, request.notebook, header, command, tuple(points))
@@ -153,18 +164,56 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
             raise ParamsError(
                 f"{text}: is computed; of an array write only how many run at a time, --array=%10"
             )
-        if match[1].startswith("gpus"):
+        if match[1].startswith(("gpus-per-socket", "tres-per-")):
             raise ParamsError(f"{text}: ask for the GPUs of a node by --gres=gpu:N, or --gres=gpu:volta:N")
         header[match[1]] = match[2]
+    _write_gpus_as_gres(header)
     if count_gpus(header) and not machine.capability:
         raise ParamsError("--gres: asks for a GPU that the profile does not tell; add --machine v100")
     return header
 
 
+def _write_gpus_as_gres(header: Header) -> None:
+    """Write GPUs that are asked for by other options as those of a node: SLURM takes no two of them."""
+    num_tasks, num_nodes = (int(header.get(name) or 1) for name in ("ntasks-per-node", "nodes"))
+    for name, share in (("gpus", 1 / num_nodes), ("gpus-per-node", 1.0), ("gpus-per-task", float(num_tasks))):
+        if name in header:
+            text = header.pop(name) or ""
+            match = re.fullmatch(r"(|[^:,]+:)(\d+)", text)
+            on_node = int(match[2]) * share if match else 0.0
+            if match is None or not on_node.is_integer():
+                raise ParamsError(f"--{name}={text}: is not a number for each node; write --gres=gpu:volta:2")
+            header["gres"] = f"gpu:{match[1]}{on_node:.0f}"
+
+
 def count_gpus(header: Mapping[str, str | None]) -> int:
     """Return the GPUs of a node: 2 for gres=gpu:volta:2."""
-    match = GPUS.search(header.get("gres") or "")
-    return int(match[1] or 1) if match else 0
+    num_gpus = 0
+    for resource in (header.get("gres") or "").split(","):
+        name, *parts = re.sub(r"^gres[:/]|\(.*", "", resource).split(":")
+        if name == "gpu":
+            num_gpus += int(parts[-1]) if parts and parts[-1].isdecimal() else 1
+    return num_gpus
+
+
+def count_memory(header: Mapping[str, str | None]) -> float:
+    """Return the GiB of a node that the options tell, 0 where they do not, or ask for all of it."""
+    for name, count in (("mem", 1), ("mem-per-cpu", int(header["cpus-per-task"] or 1))):
+        if match := re.fullmatch(r"(\d+)([KMGT]?)B?", (header.get(name) or "").upper()):
+            return int(match[1]) * count * GIB_OF_UNIT[match[2]]
+    return 0.0
+
+
+def ask_memory(
+    header: Header, params: Iterable[NotebookParams], machine: Machine, *, num_ranks: int = 1
+) -> None:
+    """Ask for the memory that the largest of these runs needs on a node, unless the options tell it."""
+    if any(name in header for name in MEMORY_OPTIONS):
+        return
+    num_workers = int(header["cpus-per-task"] or 1) // num_ranks
+    needed = max(estimate_host_memory(each, machine, num_workers=num_workers) for each in params)
+    if needed:
+        header["mem"] = f"{math.ceil(MEMORY_MARGIN * needed * num_ranks)}G"
 
 
 def _command(
@@ -211,16 +260,22 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
     if is_dry:
         print(job.script(), end="")
         return runs.EXIT_DONE
-    _call_sbatch("--test-only", script=job.script())
+    _call_sbatch(job, "--test-only", script=job.script())
     make_directory(job.folder)
     with ExitStack() as stack:
         if not is_next:  # else the run that it waits for has the lock
             stack.enter_context(runs.locked(job.folder))
             refuse_queued(job.folder)
+        is_new = not any(job.folder.glob("[!.]*"))
         write()
         path = job.folder / SCRIPT_FILE
         write_text(path, job.script())
-        job_id = _call_sbatch("--parsable", str(path)).split(";")[0]
+        try:
+            job_id = _call_sbatch(job, "--parsable", str(path)).split(";")[0]
+        except ParamsError:
+            if is_new:
+                shutil.rmtree(job.folder)
+            raise
         content = {"job": job_id, "points": list(job.points)}
         write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
@@ -233,7 +288,7 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
     return runs.EXIT_DONE
 
 
-def _call_sbatch(*arguments: str, script: str = "") -> str:
+def _call_sbatch(job: Job, *arguments: str, script: str = "") -> str:
     """Return what sbatch prints. Raises ParamsError with its reason where it refuses."""
     try:
         answer = subprocess.run(["sbatch", *arguments], input=script, capture_output=True, text=True)
@@ -242,9 +297,15 @@ def _call_sbatch(*arguments: str, script: str = "") -> str:
             "sbatch: not found here; submit on a login node of the cluster, or write --dry-run"
         ) from None
     if answer.returncode:
-        reason = " ".join((answer.stderr or answer.stdout).split())
+        lines = (answer.stderr or answer.stdout).splitlines()
+        reason = "; ".join(re.sub("^(sbatch: )?(error: )?", "", line) for line in lines)
+        asked = " ".join(
+            f"--{name}={value}" if value else f"--{name}"
+            for name, value in job.header.items()
+            if name not in HOW_IT_ENDS
+        )
         raise ParamsError(
-            f"sbatch: {reason}. Ask for what the cluster has, as options of sbatch after --: "
-            "-- --partition=gpu --gres=gpu:volta:1"
+            f"sbatch: {reason}. The job asks for {asked}; write other options after --, such as "
+            "-- --account=NAME --partition=NAME. `sinfo` and `sacctmgr show associations` list what there is."
         )
     return answer.stdout.strip()

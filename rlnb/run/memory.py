@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlnb.errors import OutOfMemory, ParamsError, see
 from rlnb.machine import Machine, recommend
+from rlnb.machine.table import SHARED_MEMORY
 from rlnb.params.model_cache import (
     find_4bit_fault,
     find_copy,
@@ -187,6 +188,20 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
         in_turns.append({"vLLM": vllm.gpu_memory_utilization * machine.memory_gib})
     parts = staying | max(in_turns, key=lambda turn: sum(turn.values()))
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
+
+
+def estimate_host_memory(params: NotebookParams, machine: Machine, *, num_workers: int) -> float:
+    """Return the GiB of the system's memory that a run and its programs need; 0 where that is not known.
+
+    On a GPU with memory of its own these are CUDA's libraries, and the weights, which pass through.
+    num_workers: programs that run at a time.
+    """
+    parts = estimate_memory(params, machine)
+    if parts is None:
+        return 0.0
+    if machine.capability and machine.capability not in SHARED_MEMORY:
+        parts = {"Python with CUDA": 6.0, "weights": parts["weights of model.id"]}
+    return sum(parts.values()) + num_workers * get_value(params, "sandbox.memory_mib") / 1024
 
 
 def _load_sizes(params: NotebookParams) -> ModelSizes | None:

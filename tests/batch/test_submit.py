@@ -1,6 +1,7 @@
 """`rlnb submit` with a stand-in for SLURM: checks, scripts, arrays, directories."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rlnb.batch.submit import count_gpus
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_dotenv
 from rlnb.run import directory as runs
+from rlnb.run.memory import NEEDED
 from rlnb.sandbox import Sandbox
 
 NOTEBOOK = "grpo_code_execution.ipynb"
@@ -25,10 +27,15 @@ def login_node(tmp_path, monkeypatch, stand_in) -> Path:
     for name in ("CUDA_VISIBLE_DEVICES", "WANDB_API_KEY", "SLURM_JOB_ID", "RLNB_OFFLINE"):
         monkeypatch.setenv(name, "")
     write_notebook(Path(NOTEBOOK))
-    refuses = "[ ! -e refuses ] || { cat refuses >&2; exit 1; }"
+    Path("model").mkdir()
+    Path("model", "config.json").write_text(json.dumps(dict.fromkeys(NEEDED, 64)))
+    for name in ("tokenizer.json", "model.safetensors"):
+        Path("model", name).touch()
+    refuses = 'case "$1" in "$(cat refuses-at)") cat refuses >&2; exit 1; esac'
     stand_in("sbatch", f'cat >/dev/null\necho "$1" >> submitted\n{refuses}\necho 31')
     stand_in("squeue", "cat queue")
-    (tmp_path / "queue").touch()
+    for name in ("queue", "refuses-at"):
+        (tmp_path / name).touch()
     return tmp_path
 
 
@@ -104,7 +111,11 @@ def test_a_job_that_waits_for_the_one_in_the_queue_is_its_continuation(capsys, p
         ((), "--gres=gpu:2", "--gres"),
         (("--seeds", "1-2"), "--nodes=2", "--nodes"),
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
-        ((), "--gpus=2", "--gpus=2: ask"),
+        ((), "--gpus-per-socket=2", "--gpus-per-socket=2: ask"),
+        (("--machine", "v100"), "--gpus=3 --nodes=2", "--gpus=3: is not"),
+        (("--machine", "v100"), "--gpus-per-node=many", "--gpus-per-node=many: is not"),
+        (("--set", "model.id=./model"), "--mem=450M", "of 0.4 GiB: does not fit"),
+        (("--set", "model.id=./model"), "--mem-per-cpu=50 --cpus-per-task=4", "of 0.2 GiB: does not fit"),
         ((), "--array=0-9", "--array=0-9: is computed"),
         (("--profile", "auto"), "", "--profile: "),
     ],
@@ -116,8 +127,45 @@ def test_what_the_job_would_refuse_is_refused_and_nothing_is_submitted(capsys, a
 
 
 def test_ranks_are_as_many_as_the_gpus_that_are_asked_for():
-    counts = {"gpu:volta:2,tmp:10G": 2, "gpu:4": 4, "gpu": 1, "gpu:volta": 1, "tmp:10G": 0}
+    counts = {
+        "gpu:volta:2,tmp:10G": 2, "gpu:4": 4, "gpu": 1, "gpu:volta": 1, "tmp:10G": 0, "gpu:A100:2": 2,
+        "gpu:a100-sxm4-80gb:2": 2, "gpu:3090:2": 2, "gres/gpu:2": 2, "gpu:2(S:0-1)": 2, "gpu:a:1,gpu:b:2": 3,
+    }  # fmt: skip
     assert {gres: count_gpus({"gres": gres}) for gres in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "gres"),
+    [
+        ("--gpus-per-node=volta:2", "gpu:volta:2"),
+        ("--gpus-per-task=2", "gpu:2"),
+        ("--gpus-per-task=1 --ntasks-per-node=2", "gpu:2"),
+        ("--gpus=volta:2", "gpu:volta:2"),
+        ("--gpus=4 --nodes=2", "gpu:2"),
+    ],
+)
+def test_gpus_of_any_spelling_are_asked_for_once(capsys, sbatch, gres):
+    command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]
+    assert cli.main([*command, "--set", "tasks.source=builtin", "--", *sbatch.split()]) == 0
+    script = capsys.readouterr().out
+    assert f"#SBATCH --gres={gres}\n" in script and "#SBATCH --gpus" not in script
+    assert "--nproc 2)" in script or "--ntasks=4 " in script
+
+
+def test_a_job_asks_for_the_memory_that_its_run_needs_unless_it_is_told(capsys):
+    run = ("--set", "model.id=./model", "--dry-run")
+    for arguments in (run, (*run, "--seeds", "1-2")):
+        assert submit(*arguments, sbatch="--cpus-per-task=1") == 0
+        one = capsys.readouterr()
+        assert submit(*arguments, sbatch="--cpus-per-task=9") == 0
+        nine = capsys.readouterr()
+        asked = [int(re.search(r"^#SBATCH --mem=(\d+)G$", each.out, re.M)[1]) for each in (one, nine)]
+        needed = float(re.match(r"memory: ([\d.]+) GiB\n", one.err)[1])
+        assert 1.5 * needed <= asked[0] < 1.5 * needed + 2
+        assert asked[1] - asked[0] == 6  # 1.5 times the 512 MiB of each of eight more programs
+        for told in ("--mem=8G", "--mem=0", "--mem-per-cpu=8G", "--mem-per-gpu=8G"):
+            assert submit(*arguments, sbatch=told) == 0
+            assert re.findall(r"--mem.*", capsys.readouterr().out) == [told]
 
 
 def test_a_job_chooses_as_was_checked_whatever_memory_its_gpu_has(capsys):
@@ -147,13 +195,22 @@ def test_a_sweep_and_a_run_do_not_share_a_folder():
     assert submit("--out", "sweep") == submit("--seeds", "1-2", "--out", "run") == 2
 
 
-def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(capsys):
-    Path("refuses").write_text("allocation failure: Requested node configuration is not available")
+@pytest.mark.parametrize("refuses_at", ["--test-only", "--parsable"])
+def test_what_slurm_refuses_is_told_in_its_words_with_what_was_asked_and_leaves_nothing(capsys, refuses_at):
+    Path("refuses-at").write_text(refuses_at)
+    Path("refuses").write_text(
+        "sbatch: error: invalid account\nsbatch: error: Batch job submission failed: Invalid account"
+    )
     for more in ((), ("--seeds", "1-2")):
-        assert submit(*more) == 2
-        assert "Requested node configuration is not available" in capsys.readouterr().err
-    assert Path("submitted").read_text() == "--test-only\n--test-only\n"
-    assert not Path("outputs").exists()
+        assert submit(*more, sbatch="--account=nobody") == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith(
+            "rlnb: sbatch: invalid account; Batch job submission failed: Invalid account."
+        )
+        assert "--account=nobody" in message and "--account=NAME" in message
+        assert [path for path in Path("outputs").rglob("*") if path.is_file()] == []
+    assert cli.main(["runs", "."]) == 0
+    assert "no runs" in capsys.readouterr().out
 
 
 def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
