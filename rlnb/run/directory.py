@@ -12,6 +12,7 @@ metrics.jsonl    rows with a step, a line of JSON each; so is games.jsonl of sel
 
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import itertools
 import json
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -40,6 +41,9 @@ from rlnb.errors import RlnbError
 from rlnb.machine import Machine, rank
 from rlnb.run.disk import lacks_room, write_bytes, write_text
 from rlnb.run.slurm import RUNNING, is_preempted, jobs_in_queue, num_restarts, own_job
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 # Signals that end a run early: SLURM's, Ctrl-C, and that of a closed terminal.
 STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
@@ -118,15 +122,20 @@ def read_status(directory: Path, rank: int = 0, *, jobs: Mapping[str, str] | Non
     The status says killed where the file says running and its process is gone. jobs: as `jobs_in_queue` has
     returned it for this run, if somebody has asked already.
     """
-    # Imported here: `rlnb doctor` and --help need no pydantic.
-    from pydantic import TypeAdapter
-
     try:
-        status = TypeAdapter(Status).validate_json(_status_path(directory, rank).read_bytes())
+        status = _status_reader().validate_json(_status_path(directory, rank).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     reason = _why_gone(status, directory, jobs) if status.state == "running" else ""
     return dataclasses.replace(status, state="killed", reason=reason) if reason else status
+
+
+@functools.cache
+def _status_reader() -> "TypeAdapter[Status]":
+    """Return pydantic's reader of a status; it is imported here, for `rlnb doctor` and --help need none."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Status)
 
 
 def _status_path(directory: Path, rank: int) -> Path:
@@ -362,23 +371,28 @@ def locked(directory: Path) -> Iterator[None]:
     Some network file systems have no locks, or none that another host sees: there status.json decides.
     """
     # Without `fallback_to_soft`: such a lock outlives a run that is killed.
-    lock = FileLock(directory / ".lock", fallback_to_soft=False)
-    is_taken = False
+    path, holder = directory / ".lock", ""
+    lock = FileLock(path, fallback_to_soft=False)
     with suppress(OSError, NotImplementedError):
         try:
             lock.acquire(timeout=0)
+            path.write_text(name_process(os.getpid(), socket.gethostname(), own_job()))
         except Timeout:
-            is_taken = True
+            holder = "another process"
+            holder = path.read_text() or holder
     try:
         status = read_status(directory)
-        is_running = status is not None and status.state == "running" and status.pid != os.getpid()
-        if is_taken or is_running:
-            holder = f"process {status.pid} on {status.host}" if status and is_running else "another process"
-            job = f" (job {status.job})" if status and is_running and status.job else ""
-            raise RunInUse(f"{directory}: {holder}{job} is running here. Wait for it, or give another --out.")
+        if not holder and status and status.state == "running" and status.pid != os.getpid():
+            holder = name_process(status.pid, status.host, status.job)
+        if holder:
+            raise RunInUse(f"{directory}: {holder} is running here. Wait for it, or give another --out.")
         yield
     finally:
         lock.release()
+
+
+def name_process(pid: int, host: str, job: str) -> str:
+    return f"process {pid} on {host}" + (f" (job {job})" if job else "")
 
 
 @contextmanager

@@ -112,6 +112,32 @@ def test_where_a_file_system_has_no_locks_the_status_keeps_a_second_run_out(tmp_
         pass
 
 
+LOCK = """
+from pathlib import Path
+from rlnb.run import directory as runs
+
+with runs.locked(Path("run")):
+    print(flush=True)
+    input()
+"""
+
+
+def test_a_process_that_has_only_locked_the_directory_is_named_with_its_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    command, pipe = [sys.executable, "-c", LOCK], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as holder:
+        holder.stdout.readline()
+        for _ in range(2):  # who is refused leaves the name
+            with (
+                pytest.raises(runs.RunInUse, match=rf"process {holder.pid} on .* \(job 17\) is running here"),
+                runs.locked(tmp_path / "run"),
+            ):
+                pass
+        holder.communicate("\n")
+    with runs.locked(tmp_path / "run"):
+        pass
+
+
 def test_a_thread_touches_the_heartbeat_and_outlasts_an_error_that_passes(tmp_path, monkeypatch, capfd):
     errors, real = [OSError("once")], runs.touch_heartbeat
 
