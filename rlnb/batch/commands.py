@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,8 +26,9 @@ long as it makes steps. The same command again goes on with what is not done. Op
   rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 -- --time=08:00:00 --gres=gpu:volta:1
 """
 RUNS_HELP = """\
-Print how each run in and below the directories is: done, running, preempted, failed, died at step N (its
-process or job is gone), waiting (its job is in the queue), or pending (a point that has not begun).
+Print how each run in and below the directories is, the newest first: done, running, preempted, failed, died
+at step N (its process or job is gone), waiting (its job is in the queue), or pending (a point that has not
+begun).
 """
 RESULTS_HELP = """\
 Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
@@ -67,6 +69,10 @@ SHARED: dict[str, dict[str, Any]] = {
         "type": float, "metavar": "GIB",
         "help": "memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
     },
+}  # fmt: skip
+STATE: dict[str, Any] = {
+    "action": "append", "default": [], "help": "only such runs; repeatable",
+    "choices": ["done", "running", "preempted", "failed", "died", "waiting", "pending", "new", "unreadable"],
 }  # fmt: skip
 PARAMETERS, POINTS, MACHINE = ("--profile", "--set"), ("--sweep", "--seeds"), ("--machine", "--gpu-memory")
 
@@ -110,6 +116,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
         description=RUNS_HELP,
     )  # fmt: skip
     runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
+    runs.add_argument("--state", **STATE)
     runs.add_argument("--csv", action="store_true", help="print CSV")
 
     results = add_command(
@@ -125,6 +132,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
     results.add_argument(
         "--gains", action="store_true", help="before, after, difference; intervals over items, runs and both"
     )
+    results.add_argument("--state", **STATE)
     results.add_argument("--csv", action="store_true", help="print CSV: a line a run, all measures")
 
     prefetch = add_command(
@@ -160,13 +168,15 @@ def path_or_none(text: str | None) -> Path | None:
 def _results(options: argparse.Namespace) -> int:
     from rlnb.batch import points_table as tables
 
-    is_plain = not (options.show or options.gains or options.csv)
+    is_plain = not (options.show or options.gains or options.csv or options.state)
     if len(options.paths) == 2 and is_plain and all(map(_can_be_compared, options.paths)):
         from rlnb.results import compare_files
 
         print(compare_files(*options.paths))
         return 0
     results = tables.gather_results(options.paths)
+    if options.state:
+        results = results[results["state"].str.split().str[0].isin(options.state)]
     if options.csv:
         print(results.to_csv(index=False), end="")
         return 0
@@ -204,16 +214,20 @@ def _prefetch(options: argparse.Namespace) -> int:
 
 
 def _runs(options: argparse.Namespace) -> int:
-    import pandas
+    import csv
+    from dataclasses import astuple, fields
 
-    from rlnb.batch.overview import list_runs
+    from rlnb.batch.overview import RunRow, list_runs
     from rlnb.display.tables import Table
 
-    frame = pandas.DataFrame(list_runs(options.directories or [Path("outputs")]), dtype=object)
+    told = list_runs(options.directories or [Path("outputs")])
+    told.sort(key=lambda row: row.started, reverse=True)
+    headers = [field.name for field in fields(RunRow)]
+    rows = [astuple(row) for row in told if not options.state or row.state.split()[0] in options.state]
     if options.csv:
-        print(frame.to_csv(index=False), end="")
+        csv.writer(sys.stdout, lineterminator="\n").writerows([headers, *rows])
     else:
-        print(Table(frame.columns, frame.fillna("").to_numpy(), empty="no runs"))
+        print(Table(headers, rows, empty="no runs"))
     return 0
 
 

@@ -13,6 +13,9 @@ from rlnb.run.directory import POINT_NAME, POINTS_FILE, Status, read_last_step, 
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}
+# What SLURM writes into a job's log, by a cgroup or by its own count.
+OUT_OF_MEMORY = re.compile(r"slurmstepd: error: (.*(?:oom[-_ ]?kill|memory limit).*)", re.IGNORECASE)
+LOG_FILE = "run.log"  # of a point that `rlnb sweep` runs on this machine
 RUN_FILES = ("status.json", "params.yaml")
 
 
@@ -21,13 +24,14 @@ class RunRow:
     """A row of the table of runs.
 
     state: done, running, preempted, failed, died at step N, waiting (its job is in the queue), pending (a
-    point of a sweep that has not begun), new or unreadable.
+    point of a sweep that has not begun), new or unreadable. started: when its last attempt did, in UTC.
     """
 
     run: str
     state: str
     step: int | None = None
     job: str = ""
+    started: str = ""
     reason: str = ""
 
 
@@ -127,6 +131,8 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
         status, step = read_status(run.directory, jobs=queue), read_last_step(run.directory)
     except OSError as error:
         return RunRow(name, "unreadable", reason=f"{error.filename}: {error.strerror}")
+    if status and status.state == "killed":
+        status = replace(status, reason=_find_memory_end(run.directory, status.job) or status.reason)
     jobs = [job for job in (run.job, status.job if status else "") if job]
     queued = next((job for job in jobs if queue and job in queue), "")
     state = _name_state(run, status, step, queue[queued] if queue and queued else "")
@@ -136,8 +142,25 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
         state,
         step,
         job=queued or (jobs[0] if jobs else ""),
+        started=status.started if status else "",
         reason=status.reason if status and is_told else "",
     )
+
+
+def last_line(directory: Path) -> str:
+    """Return the last line of a point's log, "" without a log."""
+    log = directory / LOG_FILE
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return text.rstrip().rpartition("\n")[2].strip()
+
+
+def _find_memory_end(directory: Path, job: str) -> str:
+    """Return what SLURM has written at the end of a job's log about its memory, "" for nothing."""
+    logs = [log for folder in (directory, directory.parent) for log in folder.glob(f"*-{job}.log") if job]
+    texts = (log.read_text(encoding="utf-8", errors="replace") for log in logs)
+    # Behind the first line of the last attempt.
+    found = (OUT_OF_MEMORY.search(text.rpartition(f" job {job} on ")[2]) for text in texts)
+    return next((f"memory ran out: {match[1]}" for match in found if match), "")
 
 
 def _name_state(run: FoundRun, status: Status | None, step: int | None, in_queue: str) -> str:

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -104,11 +106,61 @@ def test_the_command_prints_a_table_or_csv_and_refuses_a_folder_that_is_missing(
     table = capsys.readouterr().out
     assert "outputs/a" in table and "preempted" in table
     assert cli.main(["runs", "--csv", "outputs"]) == 0
-    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    first, second = sorted(rows, key=lambda row: row["run"])
     assert (first["run"], first["state"], first["step"], first["job"]) == ("outputs/a", "done", "3", "")
     assert second["state"] == "preempted"
     assert cli.main(["runs", "outputs", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("rlnb: nowhere: ")
+
+
+def test_the_newest_run_comes_first_and_a_state_may_be_asked_for(outputs, queue, capsys):
+    for name, state, month in (("a", "done", 2), ("b", "failed", 3), ("c", "running", 1), ("d", "done", 4)):
+        pid = {"pid": 2**22 + 1} if state == "running" else {}
+        make_run(outputs / name, state, started=f"2026-{month:02d}-01T00:00:00+00:00", **pid)
+    (outputs / "new").mkdir()
+    (outputs / "new" / "params.yaml").touch()
+
+    def shown(*arguments: str) -> str:
+        assert cli.main(["runs", "--csv", *arguments]) == 0
+        return "".join(
+            Path(row["run"]).name[0] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))
+        )
+
+    assert shown() == "dbacn"
+    assert [shown("--state", each) for each in ("done", "died", "waiting")] == ["da", "c", ""]
+    assert shown("--state", "failed", "--state", "died") == "bc"
+    with pytest.raises(SystemExit):
+        shown("--state", "lost")
+
+
+def test_a_run_whose_memory_slurm_has_ended_says_so(outputs, queue):
+    killed = {"pid": 2**22 + 1}
+    make_run(outputs / "one", "running", job="17", **killed)
+    log = outputs / "one" / "ppo-one-17.log"
+    log.write_text(
+        "2026-11-27 10:00:00 job 17 on n1\nslurmstepd: error: Detected 1 oom_kill event in StepId=17.batch.\n"
+        "2026-11-27 11:00:00 job 17 on n1\n"
+    )
+    make_run(outputs / "sweep" / "seed=0", "running", job="18_0", **killed)
+    (outputs / "sweep" / "ppo-sweep-18_0.log").write_text(
+        "2026-11-27 10:00:00 job 18_0 on n1\n"
+        "slurmstepd: error: Step 18.batch exceeded memory limit (2400 > 450), being killed\n"
+    )
+    first, point = list_runs([outputs])
+    assert "is gone" in first.reason  # it was an earlier attempt whose memory had run out
+    assert point.reason == "memory ran out: Step 18.batch exceeded memory limit (2400 > 450), being killed"
+    with log.open("a") as file:
+        file.write("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.batch cgroup.\n")
+    assert list_runs([outputs])[0].reason.startswith("memory ran out: Detected 1 oom-kill event")
+
+
+def test_the_states_of_runs_are_told_without_what_draws_and_computes(outputs):
+    make_run(outputs / "a", "done")
+    code = "import sys; from rlnb import cli; cli.main(['runs']); print({'pandas', 'torch'} & {*sys.modules})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "outputs/a" in done.stdout and done.stdout.endswith("set()\n")
 
 
 def test_a_run_is_shown_once_by_the_path_that_was_given_first(outputs, queue):
