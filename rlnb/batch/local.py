@@ -1,56 +1,32 @@
 """The points of a sweep on this machine, some at a time, each a `rlnb run` of its own."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
-from rlnb.batch.overview import refuse_queued
+from rlnb.batch.overview import LOG_FILE, last_line, refuse_queued
 from rlnb.batch.sweeps import Sweep, write_sweep
 from rlnb.machine.facts import usable_cores
 from rlnb.run import directory as runs
 from rlnb.run.headless import is_finished
-
-LOG_FILE = "run.log"
+from rlnb.run.launcher import end_with_parent
 
 
 def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     """Run the checked points that are not done, and return the exit code of `rlnb sweep`.
 
     A failing point does not end the others. A signal is passed on to all points, which save and stop, and no
-    further one is started. Raises RunInUse if another `rlnb sweep` runs in this folder.
+    further one is started. They do so too when this process is killed. Raises RunInUse if another process
+    runs in this folder or in that of a point.
     """
     signals: list[int] = []
-    processes: list[subprocess.Popen[bytes]] = []
-    environment = share_cores(num_jobs)
-
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        signals.append(signal_number)
-        for process in processes:
-            process.send_signal(signal_number)
-
-    def run(index: int) -> int:
-        if signals:
-            return runs.EXIT_PREEMPTED
-        directory = sweep.run_directory(index)
-        directory.mkdir(exist_ok=True)
-        with (directory / LOG_FILE).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches us alone, and the points once, through us
-            )
-        processes.append(process)
-        if signals:  # it came while the process was being started
-            process.send_signal(signals[-1])
-        return process.wait()
-
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    environment, num_sent = share_cores(num_jobs), 0
     with runs.locked(sweep.directory):
         refuse_queued(sweep.directory)
         waiting = [
@@ -58,16 +34,43 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
             for index, params in sweep.params.items()
             if not is_finished(sweep.run_directory(index), params)
         ]
+        for directory in filter(Path.is_dir, map(sweep.run_directory, waiting)):
+            with runs.locked(directory):
+                pass
         write_sweep(sweep)
         num_points, codes = len(sweep.params), [runs.EXIT_DONE] * (len(sweep.params) - len(waiting))
         print(f"{sweep.directory}: {num_points} points, {len(codes)} of them done before", flush=True)
-        with runs.handling_signals(stop), ThreadPoolExecutor(num_jobs) as pool:
-            indices = {pool.submit(run, index): index for index in waiting}
-            for future in as_completed(indices):
-                codes.append(future.result())
-                how = _describe_end(sweep, indices[future], codes[-1])
-                print(f"{codes.count(runs.EXIT_DONE)} of {num_points} done; {how}", flush=True)
+        with runs.handling_signals(lambda signal_number, _: signals.append(signal_number)):
+            while running or (waiting and not signals):
+                while waiting and not signals and len(running) < num_jobs:
+                    index = waiting.pop(0)
+                    running[index] = _start(sweep, index, environment)
+                time.sleep(0.1)
+                for signal_number in signals[num_sent:]:
+                    num_sent += 1
+                    for process in running.values():
+                        process.send_signal(signal_number)
+                for index in [index for index, process in running.items() if process.poll() is not None]:
+                    codes.append(running.pop(index).returncode)
+                    how = _describe_end(sweep, index, codes[-1])
+                    print(f"{codes.count(runs.EXIT_DONE)} of {num_points} done; {how}", flush=True)
     return _conclude(sweep, codes, was_stopped=bool(signals))
+
+
+def _start(sweep: Sweep, index: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a point, which saves and stops when this process is gone."""
+    directory = sweep.run_directory(index)
+    directory.mkdir(exist_ok=True)
+    with (directory / LOG_FILE).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches us alone, and the points once, through us
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
+        )
 
 
 def share_cores(num_jobs: int) -> dict[str, str]:
@@ -85,13 +88,6 @@ def _describe_end(sweep: Sweep, index: int, code: int) -> str:
     status = runs.read_status(directory)
     reason = status.reason if status and status.state not in ("done", "running") else ""
     return f"{name} FAILED (exit code {code}): {' '.join((reason or last_line(directory)).split())}"
-
-
-def last_line(directory: Path) -> str:
-    """Return the last line of a point's log, "" without a log."""
-    log = directory / LOG_FILE
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    return text.rstrip().rpartition("\n")[2].strip()
 
 
 def _conclude(sweep: Sweep, codes: Collection[int], *, was_stopped: bool) -> int:

@@ -102,6 +102,10 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
         raise ParamsError(f"{sweep or '--seeds'}: makes {num_points} points; at most {MAX_POINTS}")
     products = itertools.product(*file.grid.values())
     points = file.points or [dict(zip(file.grid, values, strict=True)) for values in products]
+    same = [name for name, value in points[0].items() if all(v.get(name, ...) == value for v in points)]
+    if same and len(points) > 1:
+        problem = "is the same in all points, and in all of their names; write it under set:"
+        print(f"{sweep}: {same[0]} {problem}", file=sys.stderr)
     if numbers:
         points = [{**values, "seed": seed} for values in points for seed in numbers]
     parse_set(*assignments)  # refuses what is not an assignment

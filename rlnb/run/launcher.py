@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -105,7 +106,7 @@ class Launch:
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             process = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=_end_with_parent,
+                start_new_session=True, preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )  # fmt: skip
         self.running.append(Rank(rank, notebook, process))
         for sent in self.passed_on:  # before this rank was there
@@ -215,6 +216,6 @@ def _is_of_another(status: runs.Status) -> bool:
     return status.state == "preempted" or bool(OF_A_LOST_PEER.search(status.reason))
 
 
-def _end_with_parent() -> None:
-    """Let the system kill this process when the launcher is gone; the kernel then ends by itself."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(how: signal.Signals) -> None:
+    """Let the system send this process a signal when its parent is gone; a kernel then ends by itself."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)

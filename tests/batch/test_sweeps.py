@@ -1,6 +1,7 @@
 """Sweeps: which points a file and seeds make, what is refused before any run, and the runs on one machine."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from notebook_files import write_notebook
-from waiting import wait_for
+from waiting import is_running, wait_for
 
 from rlnb import cli
 from rlnb.batch.overview import find_runs
@@ -68,6 +69,9 @@ def states(folder: str) -> dict[str, tuple[str, int]]:
     }
 
 
+WAITS_TO_BE_STOPPED = WAITS_FOR_A_SIGNAL.replace("SIGUSR1", "SIGTERM")
+
+
 def test_a_grid_makes_every_combination_with_every_seed():
     path = write_sweep(
         "set: {training.max_steps: 4}\n"
@@ -88,7 +92,17 @@ def test_a_list_makes_its_points_and_seeds_alone_make_points_too():
     path = write_sweep("list:\n- {}\n- {model.lora_rank: 4}\n- {evaluation.opponents: [random, 'mcts:2']}\n")
     names = [point.name for point in load_points(path, seeds=None)]
     assert names == ["unchanged", "lora_rank=4", "opponents=-random-mcts-2"]
-    assert [point.overrides["seed"] for point in load_points(None, seeds="1-2,7")] == [1, 2, 7]
+
+
+def test_what_is_the_same_in_all_points_is_said_to_be_better_off_under_set(capsys):
+    constant = "game.style: [compact]"
+    load_points(write_sweep(f"grid: {{model.lora_rank: [4, 8], {constant}}}"), seeds="1-2")
+    assert capsys.readouterr().err.startswith("x.yaml: game.style is the same in all points")
+    load_points(write_sweep(f"grid: {{{constant}}}"), seeds="1-2")
+    load_points(
+        write_sweep("list: [{game.style: compact, model.lora_rank: 4}, {model.lora_rank: 8}]"), seeds=None
+    )
+    assert capsys.readouterr().err == ""
 
 
 def test_names_that_would_be_equal_or_long_are_told_apart():
@@ -213,3 +227,27 @@ def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
     (folder / "seed=3" / "checkpoint").touch()
     assert sweep("--seeds", "1-3", "--jobs", "2").returncode == 0
     assert states(str(folder)) == {"seed=1": ("done", 2), "seed=2": ("done", 2), "seed=3": ("done", 1)}
+
+
+def test_points_save_and_end_with_a_sweep_that_is_killed_and_none_starts_twice():
+    write_notebook(NOTEBOOK, WAITS_TO_BE_STOPPED)
+    folder = Path("outputs/ppo_openspiel/seeds-tiny")
+    with subprocess.Popen(command("--seeds", "1-2", "--jobs", "2")) as running:
+        wait_for(lambda: len(list(folder.glob("*/training"))) == 2, seconds=200)
+        numbers = [runs.read_status(folder / name).pid for name in ("seed=1", "seed=2")]
+        try:
+            running.kill()
+            running.wait()
+            wait_for(lambda: {state for state, _ in states(str(folder)).values()} == {"preempted"})
+        finally:
+            for number in filter(is_running, numbers):
+                os.kill(number, signal.SIGKILL)
+
+
+def test_a_point_that_runs_already_is_named_and_no_other_is_started(capsys):
+    prepare(seeds="1-2")
+    folder = Path("outputs/ppo_openspiel/seeds-tiny")
+    with runs.locked(folder / "seed=2"):
+        assert cli.main(["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1-2"]) == 2
+    assert f"rlnb: {folder / 'seed=2'}: process {os.getpid()} on " in capsys.readouterr().err
+    assert states(str(folder)) == {}
