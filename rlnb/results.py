@@ -219,11 +219,6 @@ def load_results(path: str | Path) -> dict[str, object]:
     return results
 
 
-def read_comparisons(path: str | Path) -> list[Comparison]:
-    """Return the comparisons of a results file, [] where it has none. Raises ParamsError for another file."""
-    return load_saved(path, SavedComparison, what="of a run").comparison
-
-
 def load_saved(path: str | Path, kind: type[Saved], *, what: str) -> Saved:
     """Return a file of results as a model. Raises ParamsError where it is not a result `what` says."""
     try:
@@ -232,8 +227,8 @@ def load_saved(path: str | Path, kind: type[Saved], *, what: str) -> Saved:
         raise ParamsError(f"{path}: is not a result {what}; name the results.json of one") from error
 
 
-class SavedComparison(BaseModel):
-    """The part of a results file that averages over runs read."""
+class SavedComparison(BaseModel, extra="allow"):
+    """The part of a results file that averages over runs read; the other parts are in `model_extra`."""
 
     comparison: list[Comparison] = []
 

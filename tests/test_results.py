@@ -11,11 +11,12 @@ from pydantic import BaseModel
 from rlnb.errors import ParamsError
 from rlnb.results import (
     Comparison,
+    SavedComparison,
     compare,
     compare_files,
     load_results,
+    load_saved,
     pool_comparisons,
-    read_comparisons,
     save_results,
 )
 from rlnb.statistics import Estimate, bootstrap_difference, bootstrap_mean, bootstrap_two_way, student_mean
@@ -87,7 +88,7 @@ def test_results_are_written_and_read_back(tmp_path):
     difference = {"value": 0.5, "low": 0.5, "high": 0.5}
     row = {"measure": "reward", "split": "new", "num_items": 1, "before": 0.0, "after": 0.5}
     assert results["comparison"] == [row | {"difference": difference, "items": {"a": [0.0, 0.5]}}]
-    assert read_comparisons(path) == comparison
+    assert load_saved(path, SavedComparison, what="of a run").comparison == comparison
     assert results["before"] == [{"completion": "print(1) \ud800", "rewards": [None, 1.0]}]
     assert (results["board"], results["count"]) == ([[1.0, None], [2.0, 3.0]], 3)
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pandas
 
-from rlnb.batch.local import last_line
-from rlnb.batch.overview import RunRow, list_runs
+from rlnb.batch.overview import RunRow, last_line, list_runs
 from rlnb.display.tables import Table, as_text
 from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import read_yaml
-from rlnb.results import Comparison, load_results, pool_comparisons, read_comparisons
+from rlnb.results import Comparison, SavedComparison, load_saved, pool_comparisons
 from rlnb.run.directory import POINTS_FILE
 from rlnb.run.metrics import main_measures
 from rlnb.run.tracking import read_metrics
@@ -150,7 +149,7 @@ def mean_over_runs(values: Iterable[float]) -> Estimate | float | None:
 
 def show_gains(group: Group) -> Table:
     """Return before, after and difference of what was measured before and after, as means over the runs."""
-    pooled = pool_comparisons([_read_comparisons(Path(run))[0] for run in group.finished["run"]])
+    pooled = pool_comparisons([_read_results(Path(run))[0].comparison for run in group.finished["run"]])
     headers = ["measure", "split", "runs", "items", "before", "after", "difference", "95% over items"]
     return Table(
         [*headers, "95% over runs", "95% over both"],
@@ -179,19 +178,19 @@ def _read_settings(directory: Path) -> dict[str, object]:
     return {entry.field: entry.value for entry in given}
 
 
-def _read_comparisons(directory: Path) -> tuple[list[Comparison], dict[str, object], str]:
-    """Return the comparisons of a run, the whole of its results, and why they cannot be read."""
+def _read_results(directory: Path) -> tuple[SavedComparison, str]:
+    """Return the results of a run, none before its end, and why they cannot be read."""
     path = directory / "results.json"
     try:
-        return (read_comparisons(path), load_results(path), "") if path.is_file() else ([], {}, "")
+        return load_saved(path, SavedComparison, what="of a run") if path.is_file() else SavedComparison(), ""
     except ParamsError as error:
-        return [], {}, str(error)
+        return SavedComparison(), str(error)
 
 
 def _read_run(told: RunRow) -> dict[str, object]:
     """Return the state, the step, the reason and the last values of a run."""
     directory = Path(told.run)
-    comparisons, results, problem = _read_comparisons(directory)
+    results, problem = _read_results(directory)
     rows = read_metrics(directory / "metrics.jsonl") if told.state != "unreadable" else []
     values, lost = _last_values(rows)
     reasons = [told.reason, problem]
@@ -204,8 +203,8 @@ def _read_run(told: RunRow) -> dict[str, object]:
         "step": rows[-1]["step"] if rows else None,
         "reason": "; ".join(filter(None, reasons)),
         **values,
-        **_summary_values(results),
-        **_comparison_values(comparisons),
+        **_summary_values(results.model_extra or {}),
+        **_comparison_values(results.comparison),
     }
 
 

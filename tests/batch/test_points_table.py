@@ -11,7 +11,7 @@ import pytest
 from rlnb import cli
 from rlnb.batch import points_table as tables
 from rlnb.batch.display import draw_curves, tabulate_curves
-from rlnb.batch.local import LOG_FILE
+from rlnb.batch.overview import LOG_FILE
 from rlnb.batch.sweeps import POINTS_FILE
 from rlnb.errors import ParamsError
 from rlnb.params import dump_yaml, load_params

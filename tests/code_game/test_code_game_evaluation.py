@@ -25,7 +25,7 @@ from rlnb.code_game.opponents import ModelOpponent, PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import GameQuestion, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound
-from rlnb.results import Comparison, read_comparisons
+from rlnb.results import Comparison, SavedComparison, load_saved
 from rlnb.sandbox import Limits, Reruns
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
 
@@ -130,7 +130,8 @@ def test_what_is_saved_is_strict_json(tmp_path: Path):
     text = (tmp_path / "game.json").read_text(encoding="utf-8")
     saved = json.loads(text, parse_constant=pytest.fail)  # NaN is not JSON
     assert saved["measures"]["before"]["probability of an output token"] is None
-    assert read_comparisons(tmp_path / "game.json") == compare_game({"before": unknown, "after": AFTER})
+    saved = load_saved(tmp_path / "game.json", SavedComparison, what="of a run").comparison
+    assert saved == compare_game({"before": unknown, "after": AFTER})
 
 
 def test_an_evaluation_asks_the_same_each_time_and_keeps_the_random_state(tmp_path: Path):
