@@ -159,8 +159,8 @@ def _find_memory_end(directory: Path, job: str) -> str:
     logs = [log for folder in (directory, directory.parent) for log in folder.glob(f"*-{job}.log") if job]
     texts = (log.read_text(encoding="utf-8", errors="replace") for log in logs)
     # Behind the first line of the last attempt.
-    found = (OUT_OF_MEMORY.search(text.rpartition(f" job {job} on ")[2]) for text in texts)
-    return next((f"memory ran out: {match[1]}" for match in found if match), "")
+    matches = (OUT_OF_MEMORY.search(text.rpartition(f" job {job} on ")[2]) for text in texts)
+    return next((f"memory ran out: {match[1]}" for match in matches if match), "")
 
 
 def _name_state(run: FoundRun, status: Status | None, step: int | None, in_queue: str) -> str:

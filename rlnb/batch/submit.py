@@ -299,13 +299,13 @@ def _call_sbatch(job: Job, *arguments: str, script: str = "") -> str:
     if answer.returncode:
         lines = (answer.stderr or answer.stdout).splitlines()
         reason = "; ".join(re.sub("^(sbatch: )?(error: )?", "", line) for line in lines)
-        asked = " ".join(
+        resources = " ".join(
             f"--{name}={value}" if value else f"--{name}"
             for name, value in job.header.items()
             if name not in HOW_IT_ENDS
         )
         raise ParamsError(
-            f"sbatch: {reason}. The job asks for {asked}; write other options after --, such as "
+            f"sbatch: {reason}. The job asks for {resources}; write other options after --, such as "
             "-- --account=NAME --partition=NAME. `sinfo` and `sacctmgr show associations` list what there is."
         )
     return answer.stdout.strip()
