@@ -27,9 +27,10 @@ class Finding(NamedTuple):
 
 
 def report(
-    machine: Machine, *, root: Path = ROOT, environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix
+    machine: Machine, *, root: Path = ROOT, environ: Mapping[str, str] | None = None, prefix: str = sys.prefix
 ) -> list[Finding]:
     """Return what this machine has, most important first. Uses no network."""
+    environ = os.environ if environ is None else environ
     choices = recommend(machine, environ=environ)
     return [
         Finding("Python", f"{platform.python_version()}, {platform.machine()}, in {sys.prefix}"),
@@ -114,7 +115,7 @@ def _gpu(machine: Machine, prefix: str) -> Finding:
 def find_compiler(
     machine: Machine,
     *,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     include: str = sysconfig.get_path("include"),
 ) -> list[Finding]:
     """Return whether Triton, which compiles at the first GRPO step on every GPU that computes, has its needs.
@@ -123,6 +124,7 @@ def find_compiler(
     """
     if not machine.capability or machine.name == "older":
         return []
+    environ = os.environ if environ is None else environ
     compilers = [shutil.which(name, path=environ.get("PATH")) for name in ("gcc", "clang")]
     missing = [] if environ.get("CC") or any(compilers) else ["a C compiler"]
     missing += [] if Path(include, "Python.h").is_file() else ["Python.h"]

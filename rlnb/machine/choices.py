@@ -48,7 +48,7 @@ def recommend(
     machine: Machine,
     *,
     files_exist: Callable[[str], bool] = os.path.exists,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     version: Callable[[str], str | None] = installed_version,
 ) -> Recommendation:
     """Return the settings that suit a machine, a pure function of the arguments.
@@ -56,6 +56,7 @@ def recommend(
     A GPU counts with no more memory than RLNB_GPU_MEMORY says, in GiB: a job of SLURM takes what was checked
     for it, whatever GPU of its kind it gets.
     """
+    environ = os.environ if environ is None else environ
     row = next(row for row in MACHINES if row.name == machine.name)
     on_gpu, memory_gib = row.profile != "cpu", machine.memory_gib
     if on_gpu and (checked := environ.get("RLNB_GPU_MEMORY")):
@@ -91,12 +92,15 @@ def check_python() -> None:
         )
 
 
-def apply_environment(recommendation: Recommendation, environ: MutableMapping[str, str] = os.environ) -> None:
+def apply_environment(
+    recommendation: Recommendation, environ: MutableMapping[str, str] | None = None
+) -> None:
     """Set the variables that are unset, before torch and huggingface_hub are imported.
 
     A process that is not a rank keeps the first of several visible GPUs: transformers' Trainer would spread a
     batch over all of them by torch's DataParallel, which TRL's does not do.
     """
+    environ = os.environ if environ is None else environ
     for name, value in recommendation.environment.items():
         environ.setdefault(name, value)
     if "LOCAL_RANK" not in environ and "," in environ.get(VISIBLE_GPUS, ""):

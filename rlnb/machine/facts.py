@@ -112,9 +112,9 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def world_size(environ: Mapping[str, str] = os.environ) -> int:
+def world_size(environ: Mapping[str, str] | None = None) -> int:
     """Return the number of ranks that run together."""
-    return int(environ.get("WORLD_SIZE", "1"))
+    return int((os.environ if environ is None else environ).get("WORLD_SIZE", "1"))
 
 
 def usable_cores(environ: Mapping[str, str], root: Path = Path("/")) -> int:

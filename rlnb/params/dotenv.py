@@ -14,13 +14,14 @@ SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY")
 
 
 def load_dotenv(
-    root: Path, *, environ: MutableMapping[str, str] = os.environ, project: Path = ROOT
+    root: Path, *, environ: MutableMapping[str, str] | None = None, project: Path = ROOT
 ) -> list[str]:
     """Set what is unset from root/.env, else from project/.env; return the names, no values.
 
     Takes keys, MBPP_EVAL_NUM_QUESTIONS, MBPP_DATASET_PATH and RLNB_SECTION__FIELD, and nothing else. Ignores
     a file that cannot be read, and values that cannot be keys.
     """
+    environ = os.environ if environ is None else environ
     names = []
     for folder in (root, project):
         path = folder / ".env"

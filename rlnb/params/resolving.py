@@ -35,7 +35,7 @@ EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "lm_head")  # where they
 SomeParams = TypeVar("SomeParams", bound=NotebookParams)
 
 
-def asks_network(params: NotebookParams, *, environ: Mapping[str, str] = os.environ) -> bool:
+def asks_network(params: NotebookParams, *, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a run may download a model or data, upload, or report to W&B."""
     tracking, model = getattr(params, "tracking", None), loaded_model(params)
     reports = tracking is not None and tracking.wandb == "auto" and has_wandb_key(environ)
@@ -108,7 +108,7 @@ def resolve_mbpp(params: object) -> MbppParams | None:
 
 
 def resolve(
-    params: SomeParams, recommendation: Recommendation, *, environ: Mapping[str, str] = os.environ
+    params: SomeParams, recommendation: Recommendation, *, environ: Mapping[str, str] | None = None
 ) -> SomeParams:
     """Return the parameters with each "auto" replaced by what is recommended; given values stay.
 
@@ -139,7 +139,7 @@ def resolve(
 
 
 def check_machine(
-    params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] = os.environ
+    params: NotebookParams, machine: Machine, *, environ: Mapping[str, str] | None = None
 ) -> None:
     """Raise ParamsError for values that this machine, or so many ranks, cannot serve; never for "auto"."""
     conflicts = [*_machine_conflicts(params, machine), *_model_conflicts(params)]
@@ -246,15 +246,17 @@ def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
             yield Conflict(field, f"{reason}; {PREFETCH}, set mbpp.path to a copy, or write builtin{OFFLINE}")
 
 
-def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str]) -> str:
+def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str] | None) -> str:
+    environ = os.environ if environ is None else environ
     mode = environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
         return mode
     return "online" if has_wandb_key(environ) and not recommendation.offline else "disabled"
 
 
-def has_wandb_key(environ: Mapping[str, str]) -> bool:
+def has_wandb_key(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether there is a key in the environment, or where `wandb login` leaves it."""
+    environ = os.environ if environ is None else environ
     if environ.get("WANDB_API_KEY"):
         return True
     own_server = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname

@@ -3,21 +3,21 @@
 import os
 import re
 import subprocess
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, MutableMapping
 
 SECONDS = 20  # a busy controller answers late
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
 
 
-def own_job(environ: Mapping[str, str] = os.environ) -> str:
+def own_job() -> str:
     """Return the id of the job that this process runs in, 31_2 in an array; "" outside SLURM."""
-    array, task = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
-    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID", "")
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID", ""), os.environ.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
 
 
-def num_restarts(environ: Mapping[str, str] = os.environ) -> int:
+def num_restarts() -> int:
     """Return how often SLURM has put this job back into the queue."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def own_step() -> str:
@@ -26,11 +26,12 @@ def own_step() -> str:
     return f"{own_job()}.{step}.{num_restarts()}" if step else ""
 
 
-def join_tasks(environ: MutableMapping[str, str] = os.environ) -> None:
+def join_tasks(environ: MutableMapping[str, str] | None = None) -> None:
     """Give a task of srun torchrun's environment: where srun has started several, each of them is a rank.
 
     What torchrun or accelerate has set in a task stays.
     """
+    environ = os.environ if environ is None else environ
     num_tasks = int(environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if num_tasks == 1 or "RANK" in environ:
         return
@@ -74,8 +75,8 @@ def is_preempted() -> bool:
     return re.search(r"\bPreemptTime=\d", answer.stdout) is not None
 
 
-def how_to_go_on(environ: Mapping[str, str] = os.environ) -> str:
+def how_to_go_on() -> str:
     """Return what takes up a run that was stopped, as the end of a message."""
-    if not own_job(environ):
+    if not own_job():
         return "run the same command again to go on"
     return "it goes on if SLURM puts the job back into the queue, or if the same command is submitted again"
