@@ -45,6 +45,9 @@ class SandboxUnavailable(RlnbError):
 class Preempted(RlnbError):
     """A run that a signal stopped after its checkpoint was saved; run it again to continue."""
 
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # which IPython shows alone: nothing has failed
+
 
 class TrainingDiverged(RlnbError):
     """A training that more steps cannot repair (NaN, nothing to learn from, no program ran)."""

@@ -31,6 +31,7 @@ from rlnb.params.cell import find_given_values
 from rlnb.params.resolving import loaded_id
 from rlnb.params.sections import ModelParams, NotebookParams, Section, value_of
 from rlnb.run.disk import telling_full_disk
+from rlnb.run.interactive import HELD, begin, end, is_run_by_parent
 from rlnb.run.memory import memory_advice
 from rlnb.run.prepare import Values, prepare
 
@@ -41,18 +42,21 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "open_spiel")
 def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Machine]:
     """Return the checked parameters of a run and the facts of this machine, and show both.
 
-    cell: `globals()` of the notebook, of which the names that the parameters cell assigns are read. Moves to
-    the project's directory, reads .env, and sets what has to be set before torch is imported. Raises
-    ParamsError for parameters that are wrong or that this machine cannot serve or hold, before anything large
-    is loaded.
+    cell: `globals()` of the notebook, of which the names that the parameters cell assigns are read. In
+    JupyterLab it moves to the project's directory and begins the run, or goes on with it. Reads .env, and
+    sets what has to be set before torch is imported. Raises ParamsError for parameters that are wrong, or
+    that this machine or the run's directory cannot serve or hold, before anything large is loaded.
     """
     check_python()
-    if Path.cwd().name == "notebooks":  # opened in JupyterLab; all paths count from the project's directory
-        os.chdir("..")
     given = find_given_values(cell)
-    _, params, machine, advice, lines = prepare(
-        notebook, Values(profile=str(given.pop("profile", "auto")), cell=given)
-    )
+    output_dir = given.get("output_dir", "auto")
+    is_by_parent = output_dir != "auto" and is_run_by_parent(str(output_dir))
+    if not is_by_parent and ROOT in Path.cwd().parents:  # the notebook's folder, in JupyterLab
+        os.chdir(ROOT)
+    prepared = prepare(notebook, Values(profile=str(given.pop("profile", "auto")), cell=given))
+    _, params, machine, advice, lines = prepared
+    if not is_by_parent:
+        params = begin(notebook, prepared, None if output_dir == "auto" else Path(params.output_dir))
     apply_environment(advice)
     model = getattr(params, "model", None)
     if model is not None and model.engine == "unsloth":
@@ -71,6 +75,14 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     display(*_show_parameters(notebook, params))
     display(show_facts(_facts(params, machine, advice, num_threads)))
     return params, machine
+
+
+def finish(params: NotebookParams) -> dict[str, str]:
+    """Record that the run is done, let others into its directory, and return its files."""
+    directory = Path(params.output_dir)
+    end(directory, "done")
+    HELD.close()
+    return {path.name: str(path) for path in sorted(directory.glob("[!.]*"))}
 
 
 def compile_folder(model: ModelParams) -> Path:

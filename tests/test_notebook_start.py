@@ -4,20 +4,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import papermill
 import pytest
+from fake_checkpoints import save_checkpoint
 from huggingface_hub.utils import are_progress_bars_disabled
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
 from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 
 from rlnb import notebook
+from rlnb.batch.overview import list_runs
 from rlnb.display.tables import Table
 from rlnb.machine import Machine
-from rlnb.notebook import advise_on_memory_and_disk, compile_folder, load_cell, start
+from rlnb.notebook import advise_on_memory_and_disk, compile_folder, finish, load_cell, start
 from rlnb.params import load_params
+from rlnb.run import directory as runs
+from rlnb.run.checkpoints import checkpoint_to_resume
+from rlnb.run.interactive import HELD
 
 NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
@@ -30,16 +36,18 @@ def cell(**values: object) -> dict[str, object]:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[object]]:
     """What the call displays; the machine is a CPU that is offline, whatever it is really."""
     contents: list[object] = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(notebook, "display", lambda *items: contents.extend(items))
     monkeypatch.setattr("rlnb.run.prepare.probe", lambda ask_hub=True: CPU)
     for name in ("HF_HUB_OFFLINE", "WANDB_MODE", "HF_HUB_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):
         monkeypatch.setenv(name, "1")  # restored afterwards, although start() leaves variables set
     for name in [name for name in os.environ if name.startswith("RLNB_")]:
         monkeypatch.delenv(name)
-    return contents
+    yield contents
+    HELD.close()  # as the kernel does at its end
 
 
 def test_an_error_is_told_before_anything_is_shown(shown):
@@ -64,7 +72,21 @@ def test_an_error_is_told_before_anything_is_shown(shown):
         told = refused(start, NOTEBOOK, cell(**values))
         assert told.startswith(f"parameters cell: {problem}"), told
     assert "profile '3' is not in" in refused(start, NOTEBOOK, cell(profile=3))
-    assert shown == []
+    assert refused(start, NOTEBOOK, {}).startswith("parameters cell: no cell assigns profile.")
+    assert shown == [] and list(Path().iterdir()) == []
+
+
+def test_names_of_a_parameters_cell_that_was_corrected_are_forgotten(shown):
+    shell = InteractiveShell(colors="nocolor")
+    line = "%config InlineBackend.figure_format = 'retina'\n"
+    for written, told in (
+        ("trainig: dict = {'max_steps': 3}", "trainig.max_steps is not a field"),
+        (f"training: dict = {{'max_steps': 3}}\n{line}sed: int = 1", "sed is not a field"),
+    ):
+        shell.run_cell(f"profile: str = 'tiny'\n{written}", store_history=True)
+        assert f"parameters cell: {told}" in refused(start, NOTEBOOK, shell.user_ns)
+    shell.run_cell("profile: str = 'tiny'\nmax_steps: int = 4", store_history=True)
+    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4
 
 
 def test_a_name_that_papermill_adds_is_refused_and_the_other_names_of_a_notebook_are_not(shown, tmp_path):
@@ -171,10 +193,82 @@ def test_a_notebook_opened_in_its_folder_works_from_the_project_with_the_threads
 ):
     threads = []
     monkeypatch.setattr(notebook, "set_threads", threads.append)
-    (tmp_path / "notebooks").mkdir()
-    monkeypatch.chdir(tmp_path / "notebooks")
-    start(NOTEBOOK, cell(num_threads=3))
-    assert (Path.cwd(), threads) == (tmp_path, [3])
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    for folder in ("notebooks", "notebooks/mine"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        start(NOTEBOOK, cell(num_threads=3))
+        assert (Path.cwd(), threads.pop()) == (tmp_path, 3)
+    assert list(tmp_path.rglob("outputs")) == [tmp_path / "outputs"]
+
+
+def test_a_run_begins_goes_on_and_ends_in_a_directory_that_the_cell_chooses(shown, capsys):
+    first = Path(start(NOTEBOOK, cell())[0].output_dir)
+    assert first == Path("outputs", NOTEBOOK, "tiny-001")
+    saved = load_params(NOTEBOOK, profile=f"{first}/params.yaml", environ={})
+    assert (saved.output_dir, saved.model.dtype) == (str(first), "auto")
+    assert json.loads((first / "versions.json").read_text())["machine"]["name"] == "cpu"
+    assert states() == {"tiny-001": "running"}
+    with pytest.raises(runs.RunInUse), runs.locked(first):
+        pass  # `rlnb run` and another notebook are kept out
+
+    assert Path(start(NOTEBOOK, cell())[0].output_dir) == first
+    assert runs.read_status(first).attempt == 2
+    second, _ = start(NOTEBOOK, cell(seed=7))  # another seed is another run
+    assert states() == {"tiny-001": "preempted", "tiny-002": "running"}
+    assert "params.yaml" in finish(second) and states()["tiny-002"] == "done"
+    with runs.locked(Path(second.output_dir)):
+        assert Path(start(NOTEBOOK, cell(seed=7))[0].output_dir).name == "tiny-003"
+
+
+def test_a_finished_run_is_shown_again_or_goes_on_to_more_steps_and_nothing_else(shown, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    params, _ = start(NOTEBOOK, cell(output_dir=out))
+    save_checkpoint(tmp_path / "run", step=params.training.max_steps, params=params)
+    finish(params)
+    told = refused(start, NOTEBOOK, cell(output_dir=out, learning_rate=0.5))
+    assert "finished" in told and "training.learning_rate" in told and "output_dir" in told
+    start(NOTEBOOK, cell(output_dir=out))
+    assert "finished" in capsys.readouterr().out
+    status = runs.read_status(tmp_path / "run")
+    assert (status.state, status.attempt) == ("done", 1)
+    start(NOTEBOOK, cell(output_dir=out, max_steps=9))
+    assert "attempt 2, from step 2" in capsys.readouterr().out
+
+
+def test_what_a_checkpoint_does_not_allow_is_refused_before_anything_is_loaded_or_written(shown, tmp_path):
+    out = tmp_path / "run"
+    params, _ = start(NOTEBOOK, cell(output_dir=str(out)))
+    save_checkpoint(out, step=1, params=params)
+    HELD.close()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert "reward.preset" in refused(start, NOTEBOOK, cell(output_dir=str(out), reward_preset="tests"))
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_what_begins_anew_does_so_once_however_often_its_cells_are_run(shown, tmp_path):
+    out = tmp_path / "run"
+    values = cell(output_dir=str(out), overrides={"training.resume": "never"})
+    save_checkpoint(out, step=1, params=load_params(NOTEBOOK, profile="tiny", environ={}))
+    params, _ = start(NOTEBOOK, values)
+    assert checkpoint_to_resume(params, out) is None and (out / "checkpoints-1").is_dir()
+    kept = save_checkpoint(out, step=1, params=params)
+    assert checkpoint_to_resume(params, out) == str(kept)
+    assert checkpoint_to_resume(start(NOTEBOOK, values)[0], out) == str(kept)
+
+
+def test_a_kernel_that_is_closed_leaves_a_run_that_is_known_to_be_unfinished(tmp_path):
+    values = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
+    given = {**values, "__annotations__": values}
+    source = f"from rlnb.notebook import start; start({NOTEBOOK!r}, {given!r})"
+    subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, cwd=tmp_path, timeout=120)
+    status = runs.read_status(tmp_path / "run")
+    assert (status.state, status.exit) == ("preempted", 85) and "kernel" in status.reason
+    assert not (tmp_path / "run" / runs.HEARTBEAT_FILE).exists()
+
+
+def states() -> dict[str, str]:
+    return {Path(row.run).name: row.state for row in list_runs([Path("outputs")])}
 
 
 def test_a_cell_is_executed_by_its_tag(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlnb.errors import ParamsError
 from rlnb.run.directory import POINT_NAME, POINTS_FILE, Status, read_last_step, read_status
+from rlnb.run.disk import RECIPE_FILE
 from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}
@@ -99,7 +100,8 @@ def find_runs(folder: Path) -> Iterator[FoundRun]:
         for index, name in enumerate(points):
             point_job = f"{job}_{index}" if index in tasks else ""
             yield FoundRun(directory / name, is_point=True, job=point_job)
-        is_run = not set(files).isdisjoint(RUN_FILES)
+        # A checkpoint has params.yaml, too.
+        is_run = RECIPE_FILE not in files and not set(files).isdisjoint(RUN_FILES)
         if is_run or (JOB_FILE in files and not points):
             yield FoundRun(directory, job="" if tasks else job)
         if is_run:  # A job alone may have been given a folder of runs.

@@ -46,6 +46,8 @@ class SnapshotCallback(TrainerCallback):
         checkpoint = args.resume_from_checkpoint
         if checkpoint and Path(checkpoint, SNAPSHOT_FILE).is_file():
             self.snapshot.load(Path(checkpoint, SNAPSHOT_FILE))
+        elif not checkpoint:
+            self.snapshot.move_towards(self.policy, 1.0)
 
     def on_step_end(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step % self.refresh_steps == 0:
@@ -60,22 +62,21 @@ def train_control(
     trainer: GRPOTrainer,
     params: GrpoCodeGameParams,
     policy: Policy,
-    untrained: WeightSnapshot,
     reward: CodeGameReward,
     *,
     evaluate: Callable[[], Evaluation],
 ) -> Evaluation:
-    """Train a control as `trainer` was, but from `untrained` and with another reward; return its evaluation.
+    """Train a control as `trainer` was, but with another reward; return its evaluation.
 
-    The run is kept in control/ of the run's directory, and resumes from its own checkpoints. The trained
-    adapters are put back whatever happens. Raises Preempted and TrainingDiverged like any training.
+    It starts from the same weights. Its run is kept in control/ of the run's directory, and resumes from its
+    own checkpoints. The trained adapters are put back whatever happens. Raises Preempted and TrainingDiverged
+    like any training.
     """
     directory = Path(params.output_dir, "control")
     tracking = TrackingParams(wandb="disabled")
     config = copy(trainer.args)
     config.output_dir = str(directory / "checkpoints")
     trained = WeightSnapshot.take(policy)
-    untrained.restore(policy)
     try:
         control = type(trainer)(
             policy.model,

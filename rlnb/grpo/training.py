@@ -24,6 +24,7 @@ from rlnb.grpo.kl import MeasureKl
 from rlnb.machine.threads import adapt_threads
 from rlnb.params.bases import write_base
 from rlnb.params.sections import NotebookParams, value_of
+from rlnb.policy.adapters import rewind
 from rlnb.policy.builtin import model_directory
 from rlnb.policy.loading import Policy
 from rlnb.run.checkpoints import (
@@ -79,7 +80,7 @@ def train(
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     show: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Train to the last step, from the newest checkpoint of `params.output_dir` where there is one.
+    """Train to the last step, from the newest checkpoint of `params.output_dir`, else from the first weights.
 
     before: metrics, reported as step 0 of a run that starts from the beginning. evaluate: takes a step and
     returns metrics; called every `evaluation.eval_interval_steps` steps. show: called with (step, max_steps)
@@ -88,6 +89,7 @@ def train(
     checkpoint = checkpoint_to_resume(params, params.output_dir)
     trainer.args.resume_from_checkpoint = checkpoint  # where callbacks look it up
     prepare_adapters(trainer)
+    rewind(trainer.model)
     trainer.remove_callback(PrinterCallback)
     print(
         f"{trainer.args.max_steps} steps, {f'resuming from {checkpoint}' if checkpoint else 'from the start'}"
@@ -175,7 +177,7 @@ class UsePresentSettings(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves and stops at the end of the step in which SIGTERM or SIGUSR1 came.
+    """Saves and stops at the end of the step in which SIGTERM, SIGUSR1 or SIGINT came.
 
     Not transformers' `enable_jit_checkpoint`, which saves within a step and so loses it.
     """

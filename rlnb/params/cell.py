@@ -63,8 +63,11 @@ def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:
     namespace: the notebook's `globals()`. IPython keeps the cells' sources in `In`; where there are none, the
     annotated names count. Raises ParamsError for a name that a later cell has changed to something else.
     """
+    from IPython.core.inputtransformer2 import TransformerManager  # slow, and the commands do not need it
+
     executed = namespace.get("In")
-    sources = [source for source in executed if isinstance(source, str)] if isinstance(executed, list) else []
+    as_python = TransformerManager().transform_cell  # lines such as `%matplotlib inline`
+    sources = list(map(as_python, executed)) if isinstance(executed, list) else []
     injected = [source for source in sources if source.startswith(INJECTED)][-1:]
     written = [source for source in sources if "profile" in read_assignments(source)][-1:]
     annotations = namespace.get("__annotations__")
@@ -72,6 +75,10 @@ def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:
     if not names and isinstance(annotations, dict):
         names = dict.fromkeys(annotations)
     values = {name: namespace[name] for name in names if name in namespace}
+    if "profile" not in values:
+        raise ParamsError(
+            'parameters cell: no cell assigns profile. Run that cell, or write one: profile: str = "auto"'
+        )
     for name, value in values.items():
         if not isinstance(value, str | int | float | dict | list | tuple | None):
             raise ParamsError(

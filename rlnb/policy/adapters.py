@@ -89,6 +89,20 @@ def trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
     return [pair for pair in policy.model.named_parameters() if pair[1].requires_grad]
 
 
+def rewind(*modules: torch.nn.Module) -> bool:
+    """Give modules the weights that they had at the first call, and return whether one was made before.
+
+    Trainings begin with it: where a training cell is run again, its policy may be half-trained.
+    """
+    is_repeated = any("first_weights" in vars(module) for module in modules)
+    for module in modules:
+        first: dict[str, torch.Tensor] = vars(module).setdefault("first_weights", {})
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                parameter.data.copy_(first.setdefault(name, parameter.detach().to("cpu", copy=True)))
+    return is_repeated
+
+
 def hash_trained(policy: Policy, snapshots: Sequence[WeightSnapshot] = ()) -> str:
     """Return the SHA-256 of the trained weights, and of snapshots of them, with their names."""
     digest = hashlib.sha256()

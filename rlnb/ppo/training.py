@@ -179,6 +179,7 @@ class PpoRun(GameRun[PpoOpenspielParams, PpoState]):
     results: list[GameResult] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.opponents = load_opponents(self.curriculum)
 
     def assign_games(self, state: PpoState) -> list[Assignment]:

@@ -8,9 +8,12 @@ Fields of the task, the model and the saved state stay as they were; all others 
 sizes, ...) may change between attempts.
 """
 
+import inspect
 import json
+import linecache
 import os
 import shutil
+import sys
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,6 +46,8 @@ OF_TASK = (
 )  # fmt: skip
 # Fields of these sections that may change all the same.
 FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url")
+# {cell of a notebook: names of the functions, or the list of them, that a training takes from it}
+CELLS = {"reward": ("reward", "rewards"), "estimator": ("estimate",), "recipe": ("loss", "evaluate")}
 NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume")
 
 
@@ -226,10 +231,10 @@ def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> N
 def run_recipe(params: NotebookParams) -> dict[str, JsonValue]:
     """Return {"training.learning_rate": 1e-5, ...}: all parameters but those about where a run is kept.
 
-    The number of ranks is among them. The fields of stages go by the stage's name:
-    "curriculum.stages.easy.threshold".
+    The number of ranks is among them, and in a notebook "reward cell" and so on, with their sources. The
+    fields of stages go by the stage's name: "curriculum.stages.easy.threshold".
     """
-    recipe: dict[str, JsonValue] = {RANKS: world_size()}
+    recipe: dict[str, JsonValue] = {RANKS: world_size(), **_read_cells()}
     sections = params.model_dump(mode="json")
     for name, value in sections.items():
         is_section = isinstance(value, dict)
@@ -239,6 +244,19 @@ def run_recipe(params: NotebookParams) -> dict[str, JsonValue]:
         for stage in stages:
             recipe |= {f"curriculum.stages.{stage['name']}.{field}": each for field, each in stage.items()}
     return {name: value for name, value in recipe.items() if name not in NOT_COMPARED}
+
+
+def _read_cells() -> dict[str, str]:
+    """Return the sources of the cells of a running notebook that define what it trains with."""
+    ipython = sys.modules.get("IPython")  # not imported here: `rlnb run` needs none
+    shell = ipython.get_ipython() if ipython else None
+    namespace, sources = shell.user_ns if shell else {}, {}
+    for cell, name in ((cell, name) for cell, names in CELLS.items() for name in names):
+        value = namespace.get(name)
+        for function in value if isinstance(value, list) else [value]:
+            if inspect.isfunction(function) and function.__module__ == "__main__":
+                sources[f"{cell} cell"] = "".join(linecache.getlines(function.__code__.co_filename)).strip()
+    return sources
 
 
 def saved_recipe(checkpoint: str | Path) -> dict[str, JsonValue]:
@@ -256,7 +274,7 @@ def check_changes(
     `fixed`.
     """
     changes = {
-        field: f"{show(was[field])} -> {show(value)}"
+        field: "was edited" if field.endswith(" cell") else f"{show(was[field])} -> {show(value)}"
         for field, value in run_recipe(params).items()
         if field in was and was[field] != value
     }

@@ -385,7 +385,9 @@ def locked(directory: Path) -> Iterator[None]:
         if not holder and status and status.state == "running" and status.pid != os.getpid():
             holder = name_process(status.pid, status.host, status.job)
         if holder:
-            raise RunInUse(f"{directory}: {holder} is running here. Wait for it, or give another --out.")
+            raise RunInUse(
+                f"{directory}: {holder} is running here. Wait, or give another --out (output_dir)."
+            )
         yield
     finally:
         lock.release()

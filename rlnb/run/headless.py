@@ -216,7 +216,7 @@ def make_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise ParamsError(
-            f"{directory}: cannot be the directory of a run: {error.strerror}. Give another --out."
+            f"{directory}: cannot be a directory of runs: {error.strerror}. Give another --out (output_dir)."
         ) from None
 
 
@@ -236,7 +236,8 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     changes = check_changes(path, run_recipe(saved), params, fixed)
     if is_training and value_of(params, "training.resume") == "never" != value_of(saved, "training.resume"):
         raise ParamsError(
-            f"{path}: training.resume is 'never' now, but this directory holds attempts. Give another --out."
+            f"{path}: training.resume is 'never' now, but this directory holds attempts. Give another --out "
+            "(output_dir)."
         )
     last = runs.read_status(directory)
     if last is None or last.state != "done":
@@ -252,6 +253,6 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
     if others:
         raise ParamsError(
             f"{directory}: finished by attempt {last.attempt} with other parameters: {others}. A finished "
-            "run does not train again: give another --out, or a larger training.max_steps."
+            "run does not train again: give another --out (output_dir), or a larger training.max_steps."
         )
     return True

@@ -49,7 +49,9 @@ class StopSignal:
 
     def preempted(self) -> Preempted:
         """Return the error of a loop that stops early, to be raised where leaving the context is too late."""
-        return Preempted(f"{self.received}: the checkpoint of this step is saved; run again to go on from it")
+        return Preempted(
+            f"{self.received}: stopped, and this step is saved; run the cell again to go on from it"
+        )
 
     def _receive(self, signal_number: int, _: FrameType | None) -> None:
         if signal_number == signal.SIGINT and self.received:

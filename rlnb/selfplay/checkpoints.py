@@ -80,9 +80,9 @@ def save_checkpoint(output_dir: str | Path, learner: Learner, state: RunState, p
 
 
 def restore(start: AnyState, checkpoint: str | None, learner: Learner) -> AnyState:
-    """Put a checkpoint into a fresh learner and return its state; without one, that of the start."""
+    """Put a checkpoint into a fresh learner and return its state; without one, a copy of the start's."""
     if checkpoint is None:
-        return start
+        return replace(start)
     policy, head, directory = learner.actor.policy, learner.actor.value_head, Path(checkpoint)
     weights = WeightSnapshot.take(policy)
     weights.load_trained(directory)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -25,6 +25,7 @@ from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.results import mbpp_metrics
 from rlnb.mbpp.samples import Sample
 from rlnb.policy import Policy, save_adapters
+from rlnb.policy.adapters import rewind
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.run.directory import cut_rows, log_line
 from rlnb.run.health import Health, check_alarms
@@ -64,6 +65,9 @@ class GameRun(Generic[AnyParams, AnyState]):
     is_save_due: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.first_state = replace(self.state)
+
     def describe(self, metrics: Mapping[str, float]) -> str:
         """Return an update's line of train.log."""
         raise NotImplementedError
@@ -84,19 +88,23 @@ class GameRun(Generic[AnyParams, AnyState]):
     def steps(self) -> Iterator[int]:
         """Yield the number of updates so far before each update that is left; `log` completes it.
 
-        The run goes on from its last checkpoint. Games and metrics of later steps, from an attempt that was
-        killed, are dropped; an evaluation that a signal skipped or cut short is made up first. Raises
-        Preempted after a signal, with the step saved.
+        The run goes on from its last checkpoint, or begins with the policy's first weights. Games and metrics
+        of later steps, from an attempt that was killed, are dropped; an evaluation that a signal skipped or
+        cut short is made up first. Raises Preempted after a signal, with the step saved.
         """
         max_steps = self.params.training.max_steps
         checkpoint = checkpoint_to_resume(self.params, self.output_dir)
-        self.state = restore(self.state, checkpoint, self.learner)
+        head = self.learner.actor.value_head
+        if rewind(self.policy.model, *([head] if head else [])):
+            self.learner = replace(self.learner)  # with a fresh optimizer and fresh copies of the weights
+        self.state = restore(self.first_state, checkpoint, self.learner)
         adapt_threads()
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         self.output_dir.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             cut_rows(self.games_file, after=self.state.step)
-        self.stop, self.health, self.timer, self.is_stopping = StopSignal(), Health(), SaveTimer(), False
+        self.stop, self.health, self.timer = StopSignal(), Health(), SaveTimer()
+        self.is_stopping = self.is_save_due = False
         with open_run_tracker(self.params, step=self.state.step) as self.tracker, self.stop:
             if self.before and self.state.step == 0:
                 self.tracker.report(0, self.before)

@@ -57,6 +57,10 @@ def test_each_run_is_found_however_deep_and_shown_as_it_is(outputs):
     make_run(outputs / "c", "running", pid=2**22 + 1)
     (outputs / "b" / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (outputs / "b" / "checkpoints" / "params.yaml").touch()
+    checkpoint = outputs / "train" / "checkpoints" / "checkpoint-1"  # of a script, which has no params.yaml
+    checkpoint.mkdir(parents=True)
+    for name in ("params.yaml", "rlnb.json"):
+        (checkpoint / name).touch()
     assert states() == {"a/cpu-001": "done", "a/cpu-002": "failed", "b": "running", "c": "died at step 3"}
     rows = {row.run: row for row in list_runs([outputs])}
     assert rows["outputs/b"].step == 3

@@ -46,9 +46,8 @@ class Notebook:
         exec(compile(tree, self.name, "exec"), self.namespace)
 
     def train(self, attempt: str, *, reward: str, recipe: str) -> dict[str, torch.Tensor]:
-        """Return the adapters after two steps from the same start."""
+        """Return the adapters after two steps, which start from the first weights."""
         output_dir = str(self.folder / attempt)
-        self.before.restore(self.namespace["policy"])
         self.namespace["params"] = self.namespace["params"].model_copy(update={"output_dir": output_dir})
         self.run(reward)
         self.run(recipe)

@@ -1,19 +1,15 @@
 """Which checkpoint a run goes on from: the newest whole one, and never one of another experiment."""
 
 import errno
-import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import TrainerState
+from fake_checkpoints import save_checkpoint
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError
-from rlnb.grpo.training import SaveRecipe
-from rlnb.params.sections import NotebookParams
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
 
@@ -33,18 +29,6 @@ def refused(output_dir: Path, **sections: dict[str, Any]) -> str:
         checkpoints.check_resuming(params_with(**sections), output_dir)
     assert sorted(output_dir.rglob("*")) == before
     return str(refusal.value)
-
-
-def save_checkpoint(run: Path, *, step: int, params: NotebookParams) -> Path:
-    """A checkpoint as far as resuming looks at it."""
-    folder = run / "checkpoints" / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    (folder / "optimizer.pt").write_bytes(b"moments" * 1000)
-    state = TrainerState(global_step=step, is_world_process_zero=True)
-    arguments: Any = SimpleNamespace(output_dir=str(folder.parent))
-    SaveRecipe(params).on_save(arguments, state, None)  # type: ignore[arg-type]
-    return folder
 
 
 def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def test_what_is_edited_in_the_parameters_cell_is_what_runs_and_set_wins_over_it
         saved = load_params("grpo_code_execution", profile=f"{out}/params.yaml", environ={}).training
         assert (saved.learning_rate, saved.max_steps) == ((3e-4, 2) if out == "cell" else (2e-4, 3))
         assert f"{saved.learning_rate} {saved.max_steps}" in capsys.readouterr().out.splitlines()
+        status = runs.read_status(Path(out))  # of one attempt, not of another one in the kernel
+        assert (status.state, status.attempt, status.notebook) == ("done", 1, "attempt-01.ipynb")
+    assert not Path("outputs").exists()
     write_notebook(Path("grpo_code_execution.ipynb"), start, parameters=cell.replace("3e-4", "'3x'"))
     assert run() == 2
     assert capsys.readouterr().err.startswith("rlnb: parameters cell: learning_rate = '3x' should")
