@@ -15,7 +15,7 @@ from rlnb.run.slurm import RUNNING, jobs_in_queue
 
 JOB_FILE = "job.json"  # in the folder of a run or a sweep: {"job": ..., "points": [...]}
 # What SLURM writes into a job's log, by a cgroup or by its own count.
-OUT_OF_MEMORY = re.compile(r"slurmstepd: error: (.*(?:oom[-_ ]?kill|memory limit).*)", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(r"slurmstepd\S*: error: (.*(?:oom[-_ ]?kill|memory limit).*)", re.IGNORECASE)
 LOG_FILE = "run.log"  # of a point that `rlnb sweep` runs on this machine
 RUN_FILES = ("status.json", "params.yaml")
 

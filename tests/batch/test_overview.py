@@ -149,11 +149,11 @@ def test_a_run_whose_memory_slurm_has_ended_says_so(outputs, queue):
     make_run(outputs / "sweep" / "seed=0", "running", job="18_0", **killed)
     (outputs / "sweep" / "ppo-sweep-18_0.log").write_text(
         "2026-11-27 10:00:00 job 18_0 on n1\n"
-        "slurmstepd: error: Step 18.batch exceeded memory limit (2400 > 450), being killed\n"
+        "slurmstepd-n1: error: StepId=18.batch exceeded memory limit (2400 > 450), being killed\n"
     )
     first, point = list_runs([outputs])
     assert "is gone" in first.reason  # it was an earlier attempt whose memory had run out
-    assert point.reason == "memory ran out: Step 18.batch exceeded memory limit (2400 > 450), being killed"
+    assert point.reason == "memory ran out: StepId=18.batch exceeded memory limit (2400 > 450), being killed"
     with log.open("a") as file:
         file.write("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.batch cgroup.\n")
     assert list_runs([outputs])[0].reason.startswith("memory ran out: Detected 1 oom-kill event")
