@@ -157,6 +157,8 @@ say "[2/4] packages: requirements/$set.txt, dev.txt, embedded.txt, and rlnb itse
 
 say "[3/4] Jupyter kernel 'rlnb'"
 register_kernel
+# A saved notebook keeps its widgets: opened again it would say "Error displaying widget" in place of a replay.
+install -D -m 644 requirements/jupyterlab.json "$venv/share/jupyter/lab/settings/overrides.json"
 echo "$set" >"$marker"
 mkdir -p outputs # where slurm/run.sbatch has its log: SLURM does not make folders
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,12 +12,14 @@ from pydantic_core import to_json, to_jsonable_python
 
 from rlnb.errors import ParamsError
 from rlnb.machine import rank
-from rlnb.policy.adapters import WeightSnapshot, hash_trained
-from rlnb.policy.loading import Policy
+from rlnb.policy import Policy, generate
+from rlnb.policy.adapters import WeightSnapshot, adapters_off, hash_trained
+from rlnb.policy.prompts import Prompt
 from rlnb.results import load_results, to_plain_data, write_record
 from rlnb.run.directory import say
 from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker, read_metrics
+from rlnb.source_code.extraction import ends_of_answers
 
 Evaluation = TypeVar("Evaluation")
 
@@ -54,6 +57,26 @@ def measure_once(
     for line in warn(evaluation):
         say(path.parent, f"{path.stem}: {line}")
     return evaluation
+
+
+def answer_before_and_after(
+    policy: Policy, prompt: Prompt, *, function: str, max_new_tokens: int
+) -> list[str]:
+    """Return two greedy answers to a prompt: the model's without its adapters, and with them.
+
+    function: the name of the function that the answer defines, "" for another program.
+    """
+    answers = []
+    for weights in (adapters_off(policy), nullcontext()):
+        with weights:
+            answers += generate(
+                policy,
+                [prompt.text],
+                max_new_tokens=max_new_tokens,
+                temperature=0.0,
+                is_complete=ends_of_answers([prompt.prefix], [function]),
+            )
+    return [answer.text for answer in answers]
 
 
 def _read(path: Path, kind: type[Evaluation], name: str, settings: Mapping[str, object]) -> Evaluation | None:

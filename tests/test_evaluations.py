@@ -9,8 +9,10 @@ import pytest
 from pydantic import BaseModel
 from tiny_policy import load_tiny, train_by_hand
 
-from rlnb.evaluations import measure_once
+from rlnb.evaluations import answer_before_and_after, measure_once
+from rlnb.policy import generate
 from rlnb.policy.adapters import WeightSnapshot
+from rlnb.policy.prompts import Prompt
 
 
 class ParamsOfTest(BaseModel):
@@ -81,3 +83,15 @@ def test_a_damaged_file_is_said_and_evaluated_again(measure, tmp_path, capsys):
         path.write_text(text)
         assert measure() == (VERDICTS, True)
         assert "damaged" in capsys.readouterr().out
+
+
+def test_the_answers_before_and_after_are_those_of_the_model_without_and_with_its_adapters(cache_dir):
+    fresh, trained = load_tiny(cache_dir), load_tiny(cache_dir)
+    train_by_hand(trained)
+    prompt = Prompt("def double(n):\n", "def double(n):\n")
+    expected = [
+        generate(policy, [prompt.text], max_new_tokens=8, temperature=0.0)[0].text
+        for policy in (fresh, trained)
+    ]
+    assert expected[0] != expected[1]
+    assert answer_before_and_after(trained, prompt, function="", max_new_tokens=8) == expected

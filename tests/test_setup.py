@@ -4,9 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from jupyterlab_server.settings_utils import get_settings
 
 ROOT = Path(__file__).parents[1]
 SETS = ("cpu", "cuda", "vllm", "unsloth", "volta")
@@ -38,6 +40,15 @@ def test_the_tools_move_no_package_of_a_set(name):
 @pytest.mark.parametrize("script", ["setup.sh", "requirements/compile.sh", "slurm/run.sbatch", ".ci/run"])
 def test_shell_scripts_parse(script):
     subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+def test_jupyterlab_saves_widgets_by_the_settings_that_setup_installs(tmp_path):
+    shutil.copy(ROOT / "requirements" / "jupyterlab.json", tmp_path / "overrides.json")
+    name = "@jupyter-widgets/jupyterlab-manager:plugin"
+    extensions = Path(sys.prefix, "share", "jupyter", "labextensions")
+    folders = {"app_settings_dir": tmp_path, "schemas_dir": tmp_path, "settings_dir": tmp_path}
+    found, _ = get_settings(**folders, labextensions_path=[str(extensions)], schema_name=name)
+    assert found["schema"]["properties"]["saveState"]["default"] is True
 
 
 def test_setup_refuses_an_unknown_kind_and_touches_nothing():

@@ -33,6 +33,10 @@ class Table:
         self.rows = [[as_text(cell) for cell in row] for row in rows]
         self.caption = caption if self.rows or empty is None else empty
 
+    def side_by_side(self, *names: str) -> "Table":
+        """Return the table on its side: its rows are columns under these names, its headers the first one."""
+        return Table(["", *names], zip(self.headers, *self.rows, strict=True), self.caption)
+
     def _repr_html_(self) -> str:
         if self.caption and not self.rows:
             return f"<p>{escape(self.caption)}</p>"

@@ -8,15 +8,26 @@ from operator import itemgetter
 from statistics import fmean
 from textwrap import shorten
 
+import ipywidgets as widgets
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from rlnb.display.live import LiveFigure
+from rlnb.display.panel import Panel
 from rlnb.display.plots import Row, draw_training, spread
 from rlnb.display.replay import Frame, Replay
 from rlnb.display.tables import Table, as_code, as_text
-from rlnb.game_2048.board import DIRECTION_BY_LETTER, KEYS, BoardKind, GameBoard, slide_board
+from rlnb.game_2048.board import (
+    DIRECTION_BY_LETTER,
+    DIRECTIONS,
+    EXPONENTS,
+    KEYS,
+    BoardKind,
+    Direction,
+    GameBoard,
+    slide_board,
+)
 from rlnb.game_2048.evaluation import JudgedCompletion, measure_strategies
 from rlnb.game_2048.play import BoardRules, StrategyGame, make_public_seeds
 from rlnb.game_2048.prompts import fence_strategy
@@ -24,6 +35,7 @@ from rlnb.game_2048.reward import StrategyReferee, StrategyResult, StrategyRewar
 from rlnb.run.metrics import ENDINGS
 
 LONGEST_REPLAY = 2000  # positions
+TILE = "width:3.5em;height:3.5em;padding:0;text-align:center;font-weight:bold;border:2px solid #bbb"
 ARROWS = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 
 
@@ -49,12 +61,17 @@ def rebuild_frames(game: StrategyGame, rules: BoardRules) -> list[Frame]:
     return frames
 
 
+def choose_look(exponent: int) -> tuple[str, str, str]:
+    """Return text, background and colour of a tile of 2**exponent, or of an empty cell, which is 0."""
+    if exponent == 0:
+        return "", "", ""
+    colour = "#33302b" if exponent < 11 else "#ffffff"  # on a background that is dark from 2048 on
+    return str(2**exponent), to_hex(colormaps["YlOrBr"](exponent / 20)), colour
+
+
 def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
     """Return the widget of a game: all positions, or LONGEST_REPLAY evenly spread ones."""
-    symbols = {"0": ("", "", "")}
-    for exponent in range(1, game.kind.size**2 + 2):
-        colour = "#33302b" if exponent < 11 else "#ffffff"  # on a background that is dark from 2048 on
-        symbols[chr(48 + exponent)] = str(2**exponent), to_hex(colormaps["YlOrBr"](exponent / 20)), colour
+    symbols = {chr(48 + exponent): choose_look(exponent) for exponent in range(game.kind.size**2 + 2)}
     return Replay(
         spread(rebuild_frames(game, rules), LONGEST_REPLAY),
         title=f"2048 on {game.kind}, seed {game.seed}",
@@ -63,6 +80,46 @@ def make_replay(game: StrategyGame, rules: BoardRules) -> Replay:
         columns=game.kind.size,
         symbols=symbols,
     )
+
+
+class PlayBoard(Panel):
+    """A game by hand: display it, then click the arrows.
+
+    Its tiles are those of a strategy's game of the same kind and seed; each new game has the next seed.
+    """
+
+    def __init__(self, kind: BoardKind, seed: int) -> None:
+        self.board = GameBoard(kind.size, kind.target, seed)
+        self.view = widgets.HTML(write_board(self.board))
+        self.buttons = {side: widgets.Button(description=ARROWS[side], tooltip=side) for side in DIRECTIONS}
+        for side, button in self.buttons.items():
+            button.on_click(partial(self._move, side))
+        self.new_game = widgets.Button(description="New game")
+        self.new_game.on_click(self._start)
+        words = f"2048 on {kind} by hand, by arrows that need a running notebook."
+        buttons = widgets.HBox([*self.buttons.values(), self.new_game])
+        super().__init__([self.view, buttons], words, self.view.value)
+
+    def _start(self, _: widgets.Button) -> None:
+        kind, seed = self.board.kind, self.board.seed + 1
+        self.board = GameBoard(kind.size, kind.target, seed)
+        self.view.value = write_board(self.board)
+
+    def _move(self, side: Direction, _: widgets.Button) -> None:
+        if self.board.state == "ongoing":
+            self.board.move(side)
+            self.view.value = write_board(self.board)
+
+
+def write_board(board: GameBoard) -> str:
+    """Return a board as HTML, with its score and how the game stands."""
+    rows = ""
+    for tiles in board.rows:
+        looks = [choose_look(EXPONENTS[tile]) for tile in tiles]
+        cells = [f"<td style='{TILE};background:{fill};color:{ink}'>{text}</td>" for text, fill, ink in looks]
+        rows += f"<tr>{''.join(cells)}</tr>"
+    facts = f"{board.kind}, seed {board.seed}: {board.state} after {len(board.moves)} moves"
+    return f"<table>{rows}</table>{facts}, score {board.score}, largest tile {board.largest}"
 
 
 def show_strategies(results: Sequence[StrategyResult], *, limit: int = 12) -> Table:

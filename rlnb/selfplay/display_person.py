@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
-from IPython.display import display
 
-from rlnb.display.replay import write_position
+from rlnb.display.panel import Panel
+from rlnb.display.replay import Frame, likeliest
 from rlnb.games.text_games import TextGame
 from rlnb.selfplay.display_games import SYMBOLS, grid_rows, make_frames, marked_cell
 from rlnb.selfplay.rollouts import LEARNER, Episode, GameInProgress, GameRules, Player
@@ -18,14 +18,7 @@ CELL = widgets.Layout(width="3rem", height="3rem", margin="2px")
 CELL_STYLE = "<style>.rlnb-cell:disabled{opacity:1!important}</style>"
 
 
-class PlayPanel(widgets.VBox):
-    """A box that a saved notebook shows as a sentence."""
-
-    def __repr__(self) -> str:
-        return "Buttons to play against the model: they need a running notebook."
-
-
-class PlayAgainst:
+class PlayAgainst(Panel):
     """A game of a person against the model; display it, then click.
 
     Deals and the model's samples come from `seed` and the number of the game, so the same clicks get the same
@@ -47,7 +40,8 @@ class PlayAgainst:
         self.buttons: dict[int, widgets.Button] = {}
         rules = widgets.HTML(CELL_STYLE + escape(game.rules))
         top = widgets.HBox([widgets.Label("You are"), self.seat_choice, self.new_game])
-        self.widget = PlayPanel([rules, top, self.status, self.view, self.choices, self.model_moves])
+        words = f"{game.name} against the model, by buttons that need a running notebook."
+        super().__init__([rules, top, self.status, self.view, self.choices, self.model_moves], words)
         self.new_game.on_click(lambda _: self.start())
         self.seat_choice.observe(lambda _: self.start(), names="value")
         self.start()
@@ -97,8 +91,7 @@ class PlayAgainst:
             shown = shown[-1:]
         elif not playing.is_over:
             shown = []
-        moves = "\n".join(write_position(frame).strip("\n") for frame in shown)
-        self.model_moves.value = f"<pre>The model's move:\n{escape(moves)}</pre>" if moves else ""
+        self.model_moves.value = "The model's move:" * bool(shown) + "".join(map(write_move, shown))
 
     def _board(self, rows: Sequence[str]) -> widgets.GridBox:
         """Return a board whose free cells are the buttons of the moves that mark them."""
@@ -119,5 +112,15 @@ class PlayAgainst:
         button.on_click(lambda _: self.choose(action) if self.buttons.get(action) is button else None)
         return button
 
-    def _ipython_display_(self) -> None:
-        display(self.widget)
+
+def write_move(frame: Frame) -> str:
+    """Return as HTML a position in words and its legal actions, each with a bar as long as it is likely."""
+    rows = ""
+    for bar in likeliest(frame.bars):
+        share = bar.probability or 0.0
+        colour = "#2f7fd1" if bar.is_chosen else "#999999"
+        strip = f"<div style='width:{200 * share:.1f}px;height:0.7em;background:{colour}'></div>"
+        cells = (">" if bar.is_chosen else "", bar.words, f"{share:.1%}" * (bar.probability is not None))
+        mark, words, percent = (f"<td style='text-align:left'>{escape(cell)}</td>" for cell in cells)
+        rows += f"<tr>{mark}{words}<td>{strip}</td>{percent}</tr>"
+    return f"<pre style='margin:0'>{escape(frame.text)}</pre><table>{rows}</table>"

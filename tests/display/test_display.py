@@ -10,6 +10,7 @@ import pytest
 from rlnb.display import live, plots, progress
 from rlnb.display.completions import browse_completions, show_best_and_worst
 from rlnb.display.live import LiveFigure
+from rlnb.display.panel import Panel
 from rlnb.display.plots import draw_comparison, draw_intervals, draw_training, series, spread
 from rlnb.display.progress import progress_bar
 from rlnb.display.replay import Bar, Frame, write_position
@@ -57,6 +58,13 @@ def test_a_table_is_html_and_text_with_code_in_its_place():
 def test_a_table_without_rows_is_its_caption_alone():
     table = Table(["a"], [], "Rows.", empty="Nothing <yet>.")
     assert (table._repr_html_(), repr(table)) == ("<p>Nothing &lt;yet&gt;.</p>", "Nothing <yet>.")
+
+
+def test_a_table_on_its_side_has_a_column_for_each_row():
+    table = Table(["program", "reward"], [("x = 1\n", 0.5), ("pass\n", None)], "Two programs.")
+    turned = table.side_by_side("before", "after")
+    assert (turned.headers, turned.caption) == (["", "before", "after"], "Two programs.")
+    assert turned.rows == [["program", "x = 1\n", "pass\n"], ["reward", "0.500", "–"]]
 
 
 @pytest.mark.parametrize(("line", "width"), [("", 0), ("print(6 * 7)", 12), ("x" * 41, 40)])
@@ -164,6 +172,14 @@ def test_actions_whose_words_differ_at_the_end_are_told_apart_in_a_column():
     bars = [Bar("place O in row 3, column 2", 0.75, is_chosen=True), Bar("pass", 0.25)]
     chosen, other = write_position(Frame(0, bars=bars)).split("\n")[-2:]
     assert (chosen, other) == ("> place O in row 3, column 2  75%", f"  {'pass':26}  25%")
+
+
+def test_a_panel_leaves_its_words_and_its_picture_to_a_page_without_widgets():
+    panel = Panel([], "A <game>", picture="<table></table>")
+    bundle = panel._repr_mimebundle_()
+    assert bundle["text/html"] == "<p>A &lt;game&gt;</p><table></table>"
+    assert bundle["text/plain"] == "A <game>"
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
 
 
 def test_training_has_trends_hollow_points_and_shares_without_those_that_never_occur():

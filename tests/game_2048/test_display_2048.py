@@ -1,6 +1,7 @@
 """Replays, tables and the live figure of 2048: real widgets, a real kernel."""
 
 import random
+import re
 
 from metric_table import METRICS
 from replaying import replay
@@ -9,6 +10,7 @@ from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard
 from rlnb.game_2048.display import (
     LONGEST_REPLAY,
     LiveStrategies,
+    PlayBoard,
     draw_strategies,
     make_replay,
     show_strategies,
@@ -62,6 +64,23 @@ def test_a_long_game_keeps_its_first_and_last_position():
     widget = make_replay(played, PLAY_ON)
     assert len(played.moves) > LONGEST_REPLAY == len(widget.cells)
     assert (widget.moves[0], widget.moves[-1]) == (0, len(played.moves))
+
+
+def test_a_person_plays_the_game_that_a_strategy_plays_on_this_seed():
+    panel, draw = PlayBoard(BoardKind(2, 8), seed=5), random.Random(1)
+    assert panel._repr_mimebundle_()["text/html"].endswith(panel.view.value)
+    while panel.board.state == "ongoing":
+        panel.buttons[draw.choice(DIRECTIONS)].click()
+    moves, played = panel.board.moves, panel.board
+    assert replay(played.kind, 5, moves).rows == played.rows
+    tiles = re.findall(r">(\d*)</td>", panel.view.value)
+    assert tiles == [str(tile or "") for row in played.rows for tile in row]
+    assert f"{played.state} after {len(moves)} moves, score {played.score}" in panel.view.value
+    panel.buttons["left"].click()  # the game is over
+    assert panel.board.moves == moves
+    panel.new_game.click()
+    assert (panel.board.seed, panel.board.moves, panel.board.state) == (6, "", "ongoing")
+    assert "seed 6: ongoing" in panel.view.value
 
 
 def test_equal_strategies_are_one_row_and_the_best_comes_first():

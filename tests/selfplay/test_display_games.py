@@ -1,6 +1,7 @@
 """Replays of games of two and play against the model: games of the tiny model on real widgets."""
 
 import json
+import re
 
 import pytest
 from tiny_actor import make_encoder, tiny_actor
@@ -114,6 +115,9 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
     marks = {at: cell.description for at, cell in enumerate(board.children) if cell.disabled}
     assert marks == {4: "X", moves[1].action: "O"}
     assert sorted(panel.buttons) == panel.playing.state.legal_actions()
+    turn = panel.playing.finish().trajectories[0].turns[0]
+    widths = map(float, re.findall(r"width:([\d.]+)px", panel.model_moves.value))
+    assert sorted(widths) == pytest.approx(sorted(200 * share for share in turn.probabilities), abs=0.06)
     assert panel.model_moves.value.count("%") == 8
     while not panel.playing.is_over:
         old = list(panel.buttons.values())
