@@ -1,0 +1,56 @@
+"""A run that goes on elsewhere is followed by its files until it ends."""
+
+import json
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from rlnb.display.watching import FIGURES, watch
+from rlnb.errors import ParamsError
+from rlnb.params import load_params
+from rlnb.params.loading import dump_yaml
+from rlnb.run.directory import start_attempt
+
+# In a kernel of its own: shows a run that goes on, lets it end, and waits for the task to see it.
+FOLLOW = """
+import json, pathlib, rlnb
+from rlnb.run.directory import end_attempt, read_status
+for directory in {directories!r}:
+    run = pathlib.Path(directory)
+    task = rlnb.watch(run, seconds=0.01)
+    status = read_status(run)
+    print("meanwhile:", status.state, task.done())
+    with open(run / "metrics.jsonl", "a") as file:
+        print(json.dumps(dict(step=2, time=2.0)), file=file)
+    end_attempt(run, status, state="done")
+    await task
+"""
+
+
+def test_a_run_is_drawn_until_it_ends(tmp_path):
+    for notebook in FIGURES:
+        directory = tmp_path / notebook
+        directory.mkdir()
+        (directory / "params.yaml").write_text(dump_yaml(load_params(notebook, profile="tiny", environ={})))
+        (directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0}) + "\n")
+        start_attempt(directory, notebook="attempt-01.ipynb")
+    cell = nbformat.v4.new_code_cell(FOLLOW.format(directories=[str(tmp_path / name) for name in FIGURES]))
+    NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120, kernel_name="python3").execute()
+    texts = [output["text"] if "text" in output else output["data"]["text/plain"] for output in cell.outputs]
+    assert "".join(text for text in texts if text.startswith("meanwhile")).split().count("running") == 5
+    bars = [text for text in texts if text.startswith("training step 2/")]
+    states = [text for text in texts if "notebook " in text]
+    assert len(bars) == len(states) == len(FIGURES)
+    for text in states:
+        assert text.split()[:2] == ["state", "done"] and "kill" not in text
+
+
+@pytest.mark.parametrize(
+    "content", [None, "notebook: mbpp_eval", "a: [", "notebook: ppo_openspiel\ntraining: {max_steps: x}"]
+)
+def test_a_directory_without_a_training_is_refused_by_its_name(tmp_path, content):
+    if content is not None:
+        (tmp_path / "params.yaml").write_text(content)
+    with pytest.raises(ParamsError, match=f"^directory = '{tmp_path}' holds no training's params.yaml"):
+        watch(tmp_path)
