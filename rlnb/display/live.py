@@ -23,7 +23,7 @@ class LiveFigure:
         self.path = Path(output_dir) / "metrics.jsonl"
         self.draw, self.options = draw, options
         self._show_progress: Callable[[int, int], None] | None = None
-        self._handles: dict[str, DisplayHandle] = {}
+        self._handles: dict[str, DisplayHandle | None] = {}
 
     def update(self, step: int, max_steps: int) -> None:
         """Redraw both after a step."""
@@ -32,7 +32,7 @@ class LiveFigure:
         self._show_progress(step, max_steps)
         figure = self.draw(read_metrics(self.path), max_steps=max_steps, **self.options)
         for name, content in (("figure", figure), ("completions", show_best_and_worst(self.path.parent))):
-            if name in self._handles:
-                self._handles[name].update(content)
+            if handle := self._handles.get(name):
+                handle.update(content)
             elif content is not None:
-                self._handles[name] = display(content, display_id=True)
+                self._handles[name] = display(content, display_id=True)  # None outside a notebook

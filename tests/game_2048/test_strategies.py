@@ -56,7 +56,6 @@ REFUSED = {
 FORBIDDEN = {
     "import re, numpy.linalg as la": "numpy.linalg",
     "from torch import nn": "torch",
-    "from . import re": ".",
     "if board: import pandas": "pandas",
     "__import__('numpy').random": "numpy",
     "__import__(name='numpy')": "numpy",
@@ -65,6 +64,7 @@ FORBIDDEN = {
 # The rule is about packages. What is odd in these is a metric, and gains nothing (strategy_table.py).
 FINE = [
     "import re, os.path, importlib, _codecs",
+    "from . import re",
     "from enum import Enum\nfrom random import _os",
     "x = open('x').read()\nexec('import numpy')",
     "class Meta(type): pass\nA = type('A', (), {'__match' + '_args__': ('__globals__',)})",

@@ -141,7 +141,7 @@ def test_a_signal_before_there_is_a_kernel_is_a_preemption(tmp_path, monkeypatch
 
 
 def test_a_second_ctrl_c_kills_a_kernel_that_does_not_listen(tmp_path, start_papermill):
-    deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     process = start_papermill(deaf + SLEEPS)
     process.send_signal(signal.SIGINT)
     # Two signals at once would be one.

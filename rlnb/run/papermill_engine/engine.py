@@ -281,8 +281,10 @@ class ForwardingClient(PapermillNotebookClient):
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{name}: {told}\n".encode())  # print is not safe in a handler
         if self.process is not None and self.process.poll() is None:
-            # The training cell saves and stops when the terminal is closed, as after SIGTERM.
-            passed_on = signal.SIGTERM if signal_number == signal.SIGHUP else signal_number
+            # As SIGTERM: SIGINT between two cells, or just after a training has stopped, ipykernel swallows
+            # with the answer that nbclient waits for.
+            stops = (signal.SIGHUP, signal.SIGINT)
+            passed_on = signal.SIGTERM if signal_number in stops else signal_number
             self.sent.append(signal.SIGKILL if kills else passed_on)
             self.process.send_signal(self.sent[-1])
             if len(self.signals) == 1:
