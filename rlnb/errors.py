@@ -1,5 +1,7 @@
 """One error class per boundary. A bad program or an illegal move is data, never an error."""
 
+import re
+
 TROUBLESHOOTING = "docs/troubleshooting.md"
 
 
@@ -20,6 +22,18 @@ class RlnbError(Exception):
     def __str__(self) -> str:
         text = super().__str__()
         return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback: the message, which says what to do.
+
+        The page that it names is a link above it, from the server's root: `make lab` serves the project.
+        """
+        if page := re.search(rf"{TROUBLESHOOTING}#[\w-]+", str(self)):
+            from IPython.display import display
+
+            link = f"<a href='/{page[0]}'>{page[0]}</a>"
+            display({"text/html": link, "text/plain": page[0]}, raw=True)
+        return [f"{type(self).__name__}: {self}"]
 
 
 class ParamsError(RlnbError):

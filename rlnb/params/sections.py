@@ -77,6 +77,21 @@ class Section(BaseModel):
             return type(value)(cls._at_home(item) for item in value)
         return os.path.expanduser(value) if isinstance(value, str) else value
 
+    def __dir__(self) -> list[str]:
+        """Return the names that completion offers: without pydantic's own methods."""
+        return [name for name in super().__dir__() if name not in dir(BaseModel)]
+
+    def getdoc(self) -> str:
+        """Return a line for each field, which IPython shows for `params.training?`."""
+        helps = self.__custom_documentations__
+        return "\n".join(f"{name} = {getattr(self, name)!r}  {helps[name]}".rstrip() for name in helps)
+
+    @property
+    def __custom_documentations__(self) -> dict[str, str]:
+        """The help of each field, which IPython shows for `params.training.learning_rate?`."""
+        fields = type(self).model_fields
+        return {name: " ".join((info.description or "").split()) for name, info in fields.items()}
+
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together, or name what is not there."""
         yield from ()
