@@ -64,8 +64,8 @@ gpu-paths: $(READY) ## the GPU code without a GPU: the real unsloth, 4 bits, the
 	.gpu_paths/unsloth/bin/python -m pytest -m gpu tests/gpu tests/policy
 	.gpu_paths/volta/bin/python -m pytest -m "not slow" tests/policy tests/grpo tests/selfplay tests/ppo tests/spiral
 
-lab: $(READY) ## JupyterLab with the notebooks
-	$(BIN)/jupyter lab notebooks
+lab: $(READY) ## JupyterLab in this folder, with the start page; its settings are in jupyter/
+	JUPYTER_CONFIG_PATH=$(CURDIR)/jupyter $(BIN)/jupyter lab
 
 gallery: $(READY) ## run the notebooks at their cpu profiles and keep the executed copies in docs/gallery/
 	@mkdir -p docs/gallery

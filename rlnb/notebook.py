@@ -6,15 +6,18 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
+from matplotlib.figure import Figure
 from safetensors import SafetensorError
 
 import rlnb
+from rlnb.display.plots import as_png
 from rlnb.display.tables import Table, fold, show_facts
 from rlnb.errors import DiskFull, OutOfMemory
 from rlnb.machine import (
@@ -70,6 +73,7 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     shell = get_ipython()
     if shell is not None:
         advise_on_memory_and_disk(shell, params)
+        show_figures(shell, notebook, params)
     for line in (*advice.warnings, *lines):
         print(line)
     display(*_show_parameters(notebook, params))
@@ -132,6 +136,15 @@ def advise_on_memory_and_disk(shell: InteractiveShell, params: NotebookParams) -
 
     # torch raises RuntimeError for a full disk, and CUDA's error is one, too.
     shell.set_custom_exc((OSError, RuntimeError, SafetensorError), explain)
+
+
+def show_figures(shell: InteractiveShell, notebook: str, params: NotebookParams) -> None:
+    """Let figures be pictures with an alternative text, stamped where a run is as short as profile tiny's."""
+    length = "training.max_steps"
+    tiny = load_params(notebook, profile="tiny", environ={})
+    is_tiny = hasattr(params, "training") and value_of(params, length) <= value_of(tiny, length)
+    stamp = "tiny: shows that the cells run, not what is learned" if is_tiny else ""
+    shell.display_formatter.mimebundle_formatter.for_type(Figure, partial(as_png, stamp=stamp))
 
 
 def load_cell(notebook: str, tag: str, namespace: dict[str, object] | None = None) -> dict[str, object]:

@@ -17,8 +17,8 @@ from rlnb.sandbox import Limits, Sandbox
 def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw mean reward and pass rate of each step at the left, and the shares of outcomes at the right."""
     trends = {
-        "reward/avg_batch_reward": ("mean reward", "#1f77b4"),
-        "reward/pass_rate": ("share that passes its tests", "#2a7f3f"),
+        "reward/avg_batch_reward": ("mean reward", "#0072b2"),
+        "reward/pass_rate": ("share that passes its tests", "#009e73"),
     }
     heldout = {
         "heldout/known/pass_rate_greedy": ("held out, known families: passes, greedy", "#444444", "o"),

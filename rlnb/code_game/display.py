@@ -7,7 +7,7 @@ from textwrap import shorten
 import numpy as np
 from matplotlib.figure import Figure
 
-from rlnb.code_game.evaluation import EvaluatedProgram, Measures
+from rlnb.code_game.evaluation import SHARES, EvaluatedProgram, Measures
 from rlnb.code_game.opponents import Judge, Predictor
 from rlnb.code_game.reward import GameReferee, GameRound, judge_rounds
 from rlnb.display.live import LiveFigure
@@ -17,6 +17,7 @@ from rlnb.display.plots import (
     draw_intervals,
     draw_training,
     known,
+    make_panels,
     put_legend,
 )
 from rlnb.display.tables import Table, as_code, as_text
@@ -24,7 +25,7 @@ from rlnb.run.metrics import INVALID_KINDS
 from rlnb.statistics import Estimate
 
 LONGEST_TEXT = 200  # characters
-WIN, VALID, RIGHT, PREDICTED = "#2a7f3f", "#1f77b4", "#d95f02", "#a9cbe8"
+WIN, VALID, RIGHT, PREDICTED = "#009e73", "#0072b2", "#d55e00", "#a9cbe8"
 KIND_COLOURS: dict[str, str] = {
     **{kind: OUTCOME_COLOURS[kind] for kind in INVALID_KINDS if kind in OUTCOME_COLOURS},
     "silent": OUTCOME_COLOURS["ok_without_output"],
@@ -71,9 +72,10 @@ def draw_shares(measures: Measures) -> Figure:
         time: {name: value for name, value in values.items() if isinstance(value, Estimate)}
         for time, values in measures.items()
     }
-    figure, _ = draw_intervals(shares)
-    figure.axes[0].set_xlabel("share, 95% interval")
-    put_legend(figure.axes[0], 3)
+    figure, (axes,) = make_panels(size=(9, 1.6 + 0.4 * len(SHARES)))
+    draw_intervals(axes, shares)
+    axes.set(xlabel="share, 95% interval", title="Held-out questions")
+    put_legend(axes, 3)
     return figure
 
 

@@ -1,6 +1,8 @@
 """The pictures that several pipelines draw."""
 
+import io
 import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,28 +17,54 @@ from rlnb.statistics import Estimate
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 OUTCOME_COLOURS = {
-    "ok_with_output": "#2a7f3f",
-    "ok_without_output": "#8fce9b",
+    "ok_with_output": "#009e73",
+    "ok_without_output": "#9fdcc8",
     "no_code": "#bdbdbd",
-    "syntax_error": "#f2b134",
-    "runtime_error": "#e8743b",
-    "timeout": "#8e5ea2",
-    "memory_exceeded": "#c45ab3",
-    "output_exceeded": "#3cba9f",
-    "killed": "#7f2a2a",
+    "syntax_error": "#f0e442",
+    "runtime_error": "#e69f00",
+    "timeout": "#cc79a7",
+    "memory_exceeded": "#0072b2",
+    "output_exceeded": "#56b4e9",
+    "killed": "#d55e00",
     "sandbox_error": "#000000",
 }
 WINDOW = 5  # steps of a running mean
-BEFORE, AFTER = "#7f7f7f", "#1f77b4"
+BEFORE, AFTER = "#7f7f7f", "#0072b2"
 Row = Mapping[str, Any]  # of metrics.jsonl: "step" and the numbers of that step, or None
 Item = TypeVar("Item")
 
 
+def as_png(figure: Figure, *, stamp: str = "") -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return a figure for a notebook and its metadata: a PNG, with its titles and legends as a text instead.
+
+    stamp: words across the picture, which the figure does not keep.
+    """
+    png = io.BytesIO()
+    mark = figure.text(0.5, 0.5, stamp, ha="center", va="center", size=20, color="#777777", alpha=0.6)
+    figure.savefig(png, bbox_inches="tight")
+    mark.remove()
+    parts = [axes.get_title(loc) for axes in figure.axes for loc in ("left", "center")]
+    parts += [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    words = "; ".join(dict.fromkeys(filter(None, [figure.get_suptitle(), *parts])))
+    bundle = {"image/png": b64encode(png.getvalue()).decode(), "text/plain": f"Figure: {words}"}
+    return bundle, {"image/png": {"alt": words}}
+
+
 def make_panels(
-    num_columns: int = 1, *, size: tuple[float, float], num_rows: int = 1, max_steps: int | None = None
+    num_columns: int = 1,
+    *,
+    size: tuple[float, float],
+    num_rows: int = 1,
+    heights: Sequence[float] | None = None,
+    max_steps: int | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of `size` inches and its panels; max_steps: the panels' x axis is training's."""
-    figure, grid = plt.subplots(num_rows, num_columns, figsize=size, constrained_layout=True, squeeze=False)
+    """Return an empty figure of `size` inches and its panels.
+
+    heights: of the rows, next to each other's. max_steps: the panels' x axis is training's.
+    """
+    figure, grid = plt.subplots(
+        num_rows, num_columns, figsize=size, height_ratios=heights, layout="constrained", squeeze=False
+    )
     plt.close(figure)  # a notebook shows what is returned, not a second copy
     for axes in grid.flat:
         axes.grid(alpha=0.3)
@@ -112,35 +140,44 @@ def put_legend(axes: Axes, num_columns: int, *, also: Axes | None = None) -> Non
         more_handles, more_labels = also.get_legend_handles_labels()
         handles, labels = handles + more_handles, labels + more_labels
     if handles:
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}  # letters of 8 pt
-        axes.legend(handles, labels, ncols=num_columns, fontsize=8, **place)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.6}  # letters of 10 pt
+        axes.legend(handles, labels, ncols=num_columns, fontsize=10, **place)
 
 
 def draw_comparison(comparison: Sequence[Comparison]) -> Figure:
-    """Draw each measure before and after at the left, and the difference with its interval at the right."""
+    """Draw each measure before and after at the left, and the difference with its interval at the right.
+
+    Rates, which are shares, have an axis of their own below rewards and scores.
+    """
     rows = [row for row in comparison if row.split != "all"]
-    labels = [f"{row.measure.replace('_', ' ')}, {row.split}" for row in rows]
-    figure, (left, right) = make_panels(2, size=(11, 0.5 * len(rows) + 1.3))
-    before, after = [row.before for row in rows], [row.after for row in rows]
-    left.hlines(range(len(rows)), before, after, color=BEFORE, zorder=1)
-    left.plot(before, range(len(rows)), "o", label="before", color=BEFORE, fillstyle="none", markersize=9)
-    left.plot(after, range(len(rows)), "o", label="after", color=AFTER)
-    draw_estimates(right, range(len(rows)), [row.difference for row in rows], color=AFTER)
-    right.axvline(0, color=BEFORE, linewidth=1, zorder=0)
-    for axes, title in ((left, "Before and after"), (right, "Difference with its 95% interval")):
-        axes.set_title(title)
-        label_lines(axes, labels if axes is left else [""] * len(rows))
+    rates = [row for row in rows if "rate" in row.measure]
+    groups = {"reward, score": [row for row in rows if row not in rates], "share of the answers": rates}
+    groups = {label: group for label, group in groups.items() if group} or {"": []}
+    heights = [len(group) + 1.2 for group in groups.values()]
+    size = (11, 0.5 * sum(heights) + 0.9)
+    figure, grid = make_panels(2, size=size, num_rows=len(groups), heights=heights)
+    for (label, group), left, right in zip(groups.items(), grid[::2], grid[1::2], strict=True):
+        lines, before, after = range(len(group)), [row.before for row in group], [row.after for row in group]
+        left.hlines(lines, before, after, color=BEFORE, zorder=1)
+        left.plot(before, lines, "o", label="before", color=BEFORE, fillstyle="none", markersize=9)
+        left.plot(after, lines, "o", label="after", color=AFTER)
+        draw_estimates(right, lines, [row.difference for row in group], color=AFTER)
+        right.axvline(0, color=BEFORE, linewidth=1, zorder=0)
+        label_lines(left, [f"{row.measure.replace('_', ' ')}, {row.split}" for row in group])
+        label_lines(right, [""] * len(group))
+        left.set_xlabel(label)
+    grid[0].set_title("Before and after")
+    grid[1].set_title("Difference with its 95% interval")
     put_legend(left, 2)
     return figure
 
 
-def draw_intervals(values: Mapping[str, Mapping[str, Estimate]]) -> tuple[Figure, list[str]]:
+def draw_intervals(axes: Axes, values: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
     """Draw shares with their 95% intervals: a line of the picture for each label, a colour for each name.
 
-    values: {name, such as "before": {label: estimate}}. Returns the labels from the top, too.
+    values: {name, such as "before": {label: estimate}}. Returns the labels from the top.
     """
     labels = list(dict.fromkeys(label for estimates in values.values() for label in estimates))
-    figure, (axes,) = make_panels(size=(9, 1.6 + 0.4 * len(labels)))
     for index, (name, estimates) in enumerate(values.items()):
         offset = 0.6 * (index + 1) / (len(values) + 1) - 0.3
         heights = [labels.index(label) + offset for label in estimates]
@@ -148,7 +185,7 @@ def draw_intervals(values: Mapping[str, Mapping[str, Estimate]]) -> tuple[Figure
         draw_estimates(axes, heights, list(estimates.values()), color=colour, label=name)
     label_lines(axes, labels)
     axes.set_xlim(-0.02, 1.02)
-    return figure, labels
+    return labels
 
 
 def draw_estimates(axes: Axes, heights: Sequence[float], estimates: Sequence[Estimate], **style: Any) -> None:
@@ -160,7 +197,7 @@ def draw_estimates(axes: Axes, heights: Sequence[float], estimates: Sequence[Est
 def label_lines(axes: Axes, labels: Sequence[str]) -> None:
     """Write the labels at the heights 0, 1, 2, from the top; control characters in them are left out."""
     printable = ["".join(filter(str.isprintable, label)) for label in labels]
-    axes.set_yticks(range(len(labels)), printable, fontsize=8, parse_math=False)
+    axes.set_yticks(range(len(labels)), printable, fontsize=10, parse_math=False)
     axes.set_ylim(max(len(labels), 1) - 0.4, -0.6)
 
 

@@ -20,7 +20,7 @@ from rlnb.display.tables import as_text
 
 MOST_BARS, LONGEST_TEXT = 12, 1200
 EMPTY, CHOSEN = "#f0f0f0", "#0b3c6f"
-WIDTH, LINE = 11, 0.16  # inches: of the picture, and of a line of text
+WIDTH, LINE = 11, 0.19  # inches: of the picture, and of a line of text
 LONGEST_WORDS = 40  # characters of an action that a panel has place for
 Symbols = Mapping[str, tuple[str, str, str]]  # {character of `Frame.cells`: its text, background and colour}
 
@@ -170,12 +170,11 @@ def draw_replay(replay: Replay) -> Figure:
         axes.spines[:].set_visible(False)
     for index, (axes, frame) in enumerate(zip(panels, frames, strict=False)):
         if words:
-            axes.text(0, 1, words[index], family="monospace", fontsize=8, va="top", parse_math=False)
+            axes.text(0, 1, words[index], family="monospace", fontsize=10, va="top", parse_math=False)
         else:
             draw_board(axes, frame, replay.columns, replay.symbols, cell_points=72 * width / replay.columns)
-        captions = [frame.heading] if frame.heading else list(map(" ".join, frame.facts.items()))
-        heading = f"{frame.num_moves}: {', '.join(captions[:1])}\n{', '.join(captions[1:])}".strip()
-        axes.set_title(heading, fontsize=9.5, loc="left" if words else "center", parse_math=False)
+        heading = f"{frame.num_moves}: {frame.heading}" if frame.heading else f"move {frame.num_moves}"
+        axes.set_title(heading, fontsize=10, loc="left" if words else "center", parse_math=False)
     figure.suptitle(repr(replay), fontsize=11, parse_math=False)
     return figure
 

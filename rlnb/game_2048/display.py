@@ -186,7 +186,7 @@ def show_players(players: Mapping[str, Sequence[JudgedCompletion]]) -> Table:
 
 def draw_strategies(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw scores with running means and held-out points at the left, the shares of endings at the right."""
-    blue, green, heldout = "#1f77b4", "#2a7f3f", "heldout/strategy/"
+    blue, green, heldout = "#0072b2", "#009e73", "heldout/strategy/"
     trends = {
         "strategy/score": ("mean graded reward", blue),
         "strategy/skill": ("skill of honest completions", green),

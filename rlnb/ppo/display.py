@@ -38,7 +38,7 @@ def draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
     for before, stage, step in zip(stages, stages[1:], steps[1:], strict=False):
         if stage != before:
             axes.axvline(step, color="#555555", linewidth=1, linestyle="--")
-            axes.text(step, 1.0, f" stage {stage:.0f}", va="top", fontsize=8)
+            axes.text(step, 1.0, f" stage {stage:.0f}", va="top", fontsize=10)
     axes.set(ylim=(-0.02, 1.02), title="Games of training", ylabel="wins and half the draws")
     put_legend(axes, 3)
 

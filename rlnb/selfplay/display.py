@@ -5,8 +5,7 @@ Played games are in `rlnb.selfplay.display_games`, play against the model in `rl
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import compress
-from operator import not_
+from itertools import zip_longest
 
 import numpy as np
 import pandas
@@ -124,31 +123,49 @@ def draw_own_play(axes: Axes, rows: Sequence[Row]) -> None:
 def draw_arena(results: Mapping[str, Sequence[Match]]) -> Figure:
     """Draw the score of each match with its 95% interval, next to random play's and the ceiling where known.
 
-    results: {name, such as "before" or a contender's: its matches}. Names differ in colour; a line of the
-    picture is a game, opponent, seat and set of weights. What all lines share is in the title.
+    results: {name, such as "before" or a contender's: its matches}. Names differ in colour; a panel is a
+    game, a line of it an opponent and seat. Of runs with averaged weights only those are drawn.
     """
+    is_averaged = any(match.weights == "average" for rows in results.values() for match in rows)
+    weights = "average" if is_averaged else "last"
+    results = {name: [row for row in rows if row.weights == weights] for name, rows in results.items()}
     matches = [match for rows in results.values() for match in rows]
-    differs = [len(set(column)) > 1 for column in zip(*map(match_parts, matches), strict=True)]
-    shared = compress(match_parts(matches[0]), map(not_, differs)) if matches else ()
+    lines: dict[str, set[str]] = {}
+    for match in matches:
+        lines.setdefault(match.game, set()).add(match_label(match))
+    num_columns, height = min(2, len(lines)) or 1, 1.2 + 0.4 * max(map(len, lines.values()), default=0)
+    num_rows = -(-len(lines) // 2) or 1
+    figure, grid = make_panels(num_columns, size=(11, height * num_rows + 0.8), num_rows=num_rows)
+    for axes, game in zip_longest(grid, lines):
+        if game is None:
+            axes.set_axis_off()
+            continue
+        scores = {
+            name: {match_label(row): row.score for row in rows if row.game == game}
+            for name, rows in results.items()
+        }
+        labels = draw_intervals(axes, scores)
+        draw_limits(axes, [match for match in matches if match.game == game], labels)
+        axes.set_title(game)
+    figure.suptitle(f"Scores in the arena, {weights} weights: wins and half the draws")
+    named = {
+        label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
+    return figure
 
-    def match_label(match: Match) -> str:
-        return ", ".join(compress(match_parts(match), differs))
 
-    scores = {name: {match_label(row): row.score for row in rows} for name, rows in results.items()}
-    figure, labels = draw_intervals(scores)
-    (axes,) = figure.axes
+def draw_limits(axes: Axes, matches: Sequence[Match], labels: Sequence[str]) -> None:
+    """Draw the scores of random and of the best play in the lines of the matches."""
     for field, marker, name in (("random_score", "|", "random play"), ("ceiling", ">", "best possible")):
         points = {(getattr(match, field), labels.index(match_label(match))) for match in matches}
         points = {point for point in points if point[0] is not None}
         if points:
             axes.plot(*zip(*points, strict=True), marker, color="#777777", markersize=7, zorder=0, label=name)
-    axes.set(xlabel="score: wins and half the draws", title=", ".join(["Scores in the arena", *shared]))
-    put_legend(axes, 4)
-    return figure
 
 
-def match_parts(match: Match) -> tuple[str, str, str, str]:
-    return match.game, match.opponent, f"{SEATS[match.seat]} seat", f"{match.weights} weights"
+def match_label(match: Match) -> str:
+    return f"{match.opponent}, {SEATS[match.seat]}"
 
 
 def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:

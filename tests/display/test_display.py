@@ -145,6 +145,22 @@ def test_completions_are_folded_by_step_and_by_outcome_without_a_script(tmp_path
     assert "&lt;b&gt;" in page and "<b>" not in page and "<script" not in page
 
 
+def test_rewards_and_rates_have_axes_of_their_own():
+    reward = Comparison("reward", "new", 2, -1.0, 3.0, Estimate(4.0, 3.0, 5.0))
+    rewards, _, rates, _ = draw_comparison([COMPARISON[1], reward, COMPARISON[2]]).axes
+    lines = [[label.get_text() for label in axes.get_yticklabels()] for axes in (rewards, rates)]
+    assert lines == [["reward, new"], ["pass rate, known", "pass rate, new"]]
+    assert rates.get_xlim()[1] < 1
+
+
+def test_a_figure_is_a_picture_with_words_for_who_does_not_see_it_and_a_stamp_that_it_does_not_keep():
+    figure = draw_comparison(COMPARISON)
+    (plain, metadata), (stamped, _) = plots.as_png(figure), plots.as_png(figure, stamp="tiny")
+    words = "Before and after; Difference with its 95% interval; before; after"
+    assert metadata == {"image/png": {"alt": words}} and plain["text/plain"] == f"Figure: {words}"
+    assert stamped["image/png"] != plain["image/png"] == plots.as_png(figure)[0]["image/png"]
+
+
 def test_measures_are_read_where_they_were_taken():
     rows = [{"step": 0}, {"step": 1, "a": None}, {"step": 2, "a": 0.5}, {"step": 3, "a": float("nan")}]
     assert series(rows, "a") == ([2], [0.5])
@@ -153,8 +169,8 @@ def test_measures_are_read_where_they_were_taken():
 
 def test_estimates_of_a_label_are_points_of_one_line_with_their_intervals():
     share = Estimate(0.5, 0.6, 0.7)  # an interval need not hold its value
-    figure, labels = draw_intervals({"before": {"a\x1b": share}, "after": {"a\x1b": share, "b": share}})
-    (axes,) = figure.axes
+    _, (axes,) = plots.make_panels(size=(9, 2))
+    labels = draw_intervals(axes, {"before": {"a\x1b": share}, "after": {"a\x1b": share, "b": share}})
     assert labels == ["a\x1b", "b"] and [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
     assert {line.get_label(): len(line.get_xdata()) for line in axes.lines} == {"before": 1, "after": 2}
     assert axes.collections[1].get_segments()[0][:, 0].tolist() == [0.6, 0.7]

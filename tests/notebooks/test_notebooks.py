@@ -26,13 +26,17 @@ from rlnb.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+START = "00_start"  # the start page, without parameters
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.ipynb"))
 # Run by `make test`: GRPO by TRL, a loop of our own. `make slow` runs all; tests/test_cli_eval.py mbpp_eval.
-QUICK = ("grpo_code_game", "ppo_openspiel")
+QUICK = (START, "grpo_code_game", "ppo_openspiel")
 GRPO = ("gpt_oss_2048", "grpo_code_execution", "grpo_code_game")
 ASKS_MBPP = ("grpo_code_execution", "grpo_code_game", "ppo_openspiel", "spiral_self_play")
 PARAMETER_LINE = re.compile(r"^(\w+): (str|int|float|bool|dict|list) = ([^#]+?)  # ([^#=]+)$")
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+each_with_parameters = pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.stem != START], ids=lambda path: path.stem
+)
 
 
 def cells_of(path: Path) -> list[Any]:
@@ -76,7 +80,7 @@ def test_all_that_a_notebook_imports_from_the_library_is_there(path: Path) -> No
                         importlib.import_module(f"{node.module}.{alias.name}")
 
 
-@each_notebook
+@each_with_parameters
 def test_the_parameters_cell_has_short_names_with_their_types_and_the_values_of_profiles(path: Path) -> None:
     matches = list(map(PARAMETER_LINE.match, parameter_lines(path)))
     assert None not in matches, "papermill reads each line whole"
@@ -96,7 +100,7 @@ def test_the_parameters_cell_has_short_names_with_their_types_and_the_values_of_
             assert parse_yaml(value) == value_of(profiles[profile], field), f"{name}: {profile}"
 
 
-@each_notebook
+@each_with_parameters
 def test_the_values_of_the_parameters_cell_and_its_examples_are_accepted(path: Path) -> None:
     matches = [match for match in map(PARAMETER_LINE.match, parameter_lines(path)) if match]
     values = {match[1]: ast.literal_eval(match[3]) for match in matches}

@@ -75,13 +75,19 @@ def test_nash_conv_has_a_logarithmic_axis_once_it_spans_a_decade(last, scale):
     assert draw_self_play(rows, max_steps=1).axes[0].get_yscale() == scale
 
 
-@pytest.mark.parametrize(("seats", "labels"), [((0, 1), ["first seat", "second seat"]), ((1,), [""])])
-def test_what_all_matches_share_is_said_once_above_them(seats, labels):
+@pytest.mark.parametrize("weights", [["last"], ["last", "average"]])
+def test_the_arena_has_a_panel_a_game_and_a_line_an_opponent_and_seat(weights):
     score = Estimate(0.5, 0.25, 0.75)
-    match = Match("kuhn_poker", "random", 0, "", "last", 2, 1, 0, 1, score, 0.0, None, None, 0.0, 1.0)
-    axes = draw_arena({"before": [replace(match, seat=seat) for seat in seats]}).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == labels
-    assert axes.get_title().startswith("Scores in the arena, kuhn_poker, random, ")
+    match = Match("kuhn_poker", "random", 0, "", "last", 2, 1, 0, 1, score, 0.0, 0.25, None, 0.0, 1.0)
+    rows = [replace(match, seat=seat, weights=each) for seat in (0, 1) for each in weights]
+    figure = draw_arena({"before": [*rows, replace(rows[-1], game="hex")], "after": rows})
+    kuhn, other = figure.axes
+    assert (kuhn.get_title(), other.get_title()) == ("kuhn_poker", "hex")
+    assert [label.get_text() for label in kuhn.get_yticklabels()] == ["random, first", "random, second"]
+    assert figure.get_suptitle() == f"Scores in the arena, {weights[-1]} weights: wins and half the draws"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["before", "after", "random play"]
+    assert draw_arena({}).axes
 
 
 def test_a_game_with_nash_conv_alone_shows_it_on_a_logarithmic_axis_zero_included():

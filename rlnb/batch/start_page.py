@@ -1,0 +1,62 @@
+"""The start page of JupyterLab: each notebook with its picture, its minutes, and its runs on this machine."""
+
+import json
+from collections import Counter
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from IPython.display import HTML
+
+from rlnb.batch.overview import find_runs
+from rlnb.params.loading import ROOT
+from rlnb.run.directory import read_status
+
+CELL = "text-align:left;vertical-align:top"
+
+
+def show_notebooks(*names: str, root: Path = ROOT) -> HTML:
+    """Return a table of notebooks with links that work from notebooks/, for what is in a project's folder."""
+    rows = "".join(make_row(root, name) for name in names)
+    return HTML(f"<table><tbody>{rows}</tbody></table>")
+
+
+def make_row(root: Path, name: str) -> str:
+    """Return a notebook's row; picture and minutes are of the newest finished run, else the gallery's."""
+    title = read_notebook(root / "notebooks" / f"{name}.ipynb")["cells"][0]["source"][0].strip("# \n")
+    directories = [run.directory for run in find_runs(root / "outputs" / name)]
+    runs = sorted(
+        ((status, directory) for directory in directories if (status := read_status(directory))),
+        key=lambda run: run[0].started,
+    )
+    states = Counter("finished" if status.state == "done" else status.state for status, _ in runs)
+    said = ", ".join(f"{count} {state}" for state, count in states.items()) or "never run here"
+    executed = read_notebook(root / "docs" / "gallery" / f"{name}.ipynb")
+    minutes = f"{executed['metadata']['papermill']['duration'] / 60:.0f} min on two CPU cores"
+    for status, directory in runs:
+        if status.state == "done" and status.attempt == 1:
+            taken = datetime.fromisoformat(status.ended) - datetime.fromisoformat(status.started)
+            minutes = f"{taken.total_seconds() / 60:.0f} min here"
+        attempt = directory / f"attempt-{status.attempt:02}.ipynb"
+        if status.state == "done" and attempt.exists():
+            executed = read_notebook(attempt)
+            said += f"; <a href='../{attempt.relative_to(root)}'>{directory.name}</a>"
+    picture = find_picture(executed)
+    image = (
+        f"<img width='300' alt='{escape(title)}' src='data:image/png;base64,{picture}'>" if picture else ""
+    )
+    words = f"<a href='{name}.ipynb'><b>{escape(title)}</b></a><br>{name}<br>{minutes}<br>{said}"
+    return f"<tr><td style='{CELL}'>{image}</td><td style='{CELL}'>{words}</td></tr>"
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return notebook
+
+
+def find_picture(notebook: dict[str, Any]) -> str:
+    """Return the first picture of an executed notebook, its result, as base64; "" where it has none."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    return "".join(pictures[0]) if pictures else ""

@@ -1,0 +1,43 @@
+"""The start page, by its cells, on a project with a gallery and runs."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from rlnb.batch.start_page import show_notebooks
+from rlnb.run.directory import end_attempt, start_attempt
+
+ROOT = Path(__file__).parents[2]
+NAME = "spiral_self_play"
+
+
+def row(project: Path) -> str:
+    return show_notebooks(NAME, root=project).data
+
+
+def test_a_notebook_has_its_title_picture_minutes_and_how_its_runs_ended(tmp_path):
+    for folder in ("notebooks", "docs/gallery"):
+        (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(ROOT / folder / f"{NAME}.ipynb", tmp_path / folder)
+    before = row(tmp_path)
+    assert f"<a href='{NAME}.ipynb'><b>Self-play: a language model learns a game" in before
+    assert re.search(r"\d+ min on two CPU cores<br>never run here", before)
+    gallery = re.findall(r"base64,([^']{100})", before)
+    for name in ("cpu-001", "cpu-002"):
+        directory = tmp_path / "outputs" / NAME / name
+        directory.mkdir(parents=True)
+        status = start_attempt(directory, notebook="attempt-01.ipynb")
+    end_attempt(directory, status, state="done")
+    output = {"output_type": "display_data", "data": {"image/png": "A" * 100}, "metadata": {}}
+    (directory / "attempt-01.ipynb").write_text(json.dumps({"cells": [{"outputs": [output]}]}))
+    after = row(tmp_path)
+    link = f"<a href='../outputs/{NAME}/cpu-002/attempt-01.ipynb'>cpu-002</a>"
+    assert "0 min here" in after and re.search(f"1 running, 1 finished; {link}", after)
+    assert gallery and re.findall(r"base64,([^']{100})", after) == ["A" * 100]
+
+
+def test_the_start_page_names_every_other_notebook_once():
+    notebooks = {path.stem for path in ROOT.glob("notebooks/*.ipynb")} - {"00_start"}
+    page = (ROOT / "notebooks" / "00_start.ipynb").read_text()
+    assert sorted(re.findall(r'\\"(\w+)\\",  #', page)) == sorted(notebooks)
