@@ -33,12 +33,18 @@ class TimedConnection(HTTPConnection):
     """A connection that ends where the head of an answer does not: other limits are for each read."""
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-        watch = threading.Timer(TIMEOUT_SECONDS, self.sock.shutdown, [socket.SHUT_RDWR])
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+        watch = threading.Timer(TIMEOUT_SECONDS, end)
         watch.daemon = True
         watch.start()
         try:
             response = super().getresponse()
-            if not watch.is_alive():  # what was read by then may look whole
+            if is_late.is_set():  # what was read by then may look whole
                 raise TimeoutError(f"no head of an answer within {TIMEOUT_SECONDS} s")
             return response
         finally:
