@@ -35,6 +35,7 @@ TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
 SCRIPT_FILE = "job.sbatch"
 OPTION = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
 HOW_IT_ENDS = ("open-mode", "signal", "requeue")  # options that ask for nothing of the cluster's
+COUNTS = ("nodes", "ntasks-per-node", "cpus-per-task")
 MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 GIB_OF_UNIT = {"K": 2**-20, "": 2**-10, "M": 2**-10, "G": 1.0, "T": 1024.0}  # in their values
 MEMORY_MARGIN = 1.5  # times the estimate
@@ -150,7 +151,7 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
 def make_header(given: Sequence[str], machine: Machine) -> Header:
     """Return the options of sbatch: those of slurm/run.sbatch, and over them those given.
 
-    Raises ParamsError for options that are not written as --NAME or --NAME=VALUE.
+    Raises ParamsError for options not written as --NAME or --NAME=VALUE, and for counts that are no number.
     """
     header: Header = {name: value or None for name, value in OPTION.findall(TEMPLATE.read_text())}
     del header["job-name"], header["output"]
@@ -166,6 +167,8 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
             )
         if match[1].startswith(("gpus-per-socket", "tres-per-")):
             raise ParamsError(f"{text}: ask for the GPUs of a node by --gres=gpu:N, or --gres=gpu:volta:N")
+        if match[1] in COUNTS and not re.fullmatch(r"[1-9]\d*", match[2] or ""):
+            raise ParamsError(f"{text}: is not a number of 1 or more; write --{match[1]}=2")
         header[match[1]] = match[2]
     _write_gpus_as_gres(header)
     if count_gpus(header) and not machine.capability:
