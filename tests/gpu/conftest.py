@@ -29,7 +29,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print a line for each test that measured something: seconds, GiB, figures."""
-    reports = [each for each in chain(*terminalreporter.stats.values()) if hasattr(each, "user_properties")]
+    everything = chain(*terminalreporter.stats.values())  # the tests that were not chosen, too
+    reports = [each for each in everything if isinstance(each, pytest.TestReport)]
     seconds = {report.nodeid: report.duration for report in reports if report.when == "call"}
     terminalreporter.section("figures")
     for report in reports:
