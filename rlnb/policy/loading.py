@@ -330,6 +330,9 @@ def complete_tokenizer(
         tokenizer.pad_token = tokenizer.eos_token
     model.generation_config.eos_token_id = sorted(known)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.bos_token_id = tokenizer.bos_token_id
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):  # else the trainer does it, and warns
+        setattr(model.config, name, getattr(tokenizer, name))
 
 
 def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -350,7 +353,9 @@ def use_plain_sampling(model: PreTrainedModel) -> None:
     """
     published = model.generation_config
     model.generation_config = GenerationConfig(
-        eos_token_id=published.eos_token_id, pad_token_id=published.pad_token_id
+        bos_token_id=published.bos_token_id,
+        eos_token_id=published.eos_token_id,
+        pad_token_id=published.pad_token_id,
     )
     dropped = [
         f"{name} = {value}"

@@ -277,6 +277,20 @@ def test_a_tokenizer_without_an_end_takes_that_of_the_model_and_without_any_is_r
         load_tiny(cache_dir, id=str(folder))
 
 
+def test_a_loaded_model_names_its_special_tokens_as_its_tokenizer_does(cache_dir, tmp_path):
+    # Else transformers' trainer changes what differs, with a warning above the plot.
+    folder = shutil.copytree(model_directory("tiny", cache_dir), tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.bos_token, tokenizer.eos_token = tokenizer.eos_token, tokenizer.pad_token
+    tokenizer.save_pretrained(folder)
+    policy = load_tiny(cache_dir, id=str(folder))
+    config, generation, tokenizer = policy.model.config, policy.model.generation_config, policy.tokenizer
+    assert tokenizer.eos_token_id in generation.eos_token_id
+    for name in ("bos_token_id", "pad_token_id"):
+        assert getattr(config, name) == getattr(generation, name) == getattr(tokenizer, name)
+    assert config.eos_token_id == tokenizer.eos_token_id
+
+
 @pytest.mark.gpu
 def test_torch_is_capped_on_the_machines_whose_gpu_shares_the_systems_memory(monkeypatch):
     shares = []
