@@ -22,13 +22,18 @@ API = re.compile(
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves the folders below `root`: models/OWNER/NAME and datasets/OWNER/NAME."""
+    """Serves the folders below `root`: models/OWNER/NAME and datasets/OWNER/NAME.
+
+    stall: name of a file of which half is sent, and no more. downloads: the files sent so far.
+    """
 
     daemon_threads = True
 
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), HubHandler)
         self.root, self.address = root, f"http://127.0.0.1:{self.server_address[1]}"
+        self.stall, self.stalled, self.released = "", threading.Event(), threading.Event()
+        self.downloads: list[str] = []
 
 
 class HubHandler(BaseHTTPRequestHandler):
@@ -57,31 +62,51 @@ class HubHandler(BaseHTTPRequestHandler):
         elif not (folder / name).is_file():
             self.send(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.revision})
         else:
-            data = (folder / name).read_bytes()
-            headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.revision}
-            self.send(200, data, **headers)
+            self.send_file(name, (folder / name).read_bytes())
 
     do_HEAD = do_GET
 
-    def send(self, status: int, body: bytes, **headers: str) -> None:
+    def send_file(self, name: str, data: bytes) -> None:
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.revision}
+        if self.command == "GET":
+            self.server.downloads.append(name)
+        if self.command == "HEAD" or name != self.server.stall:
+            self.send(200, data, **headers)
+            return
+        self.send(200, data, num_sent=len(data) // 2, **headers)
+        self.server.stalled.set()
+        self.server.released.wait(30)
+        self.close_connection = True
+
+    def send(self, status: int, body: bytes, *, num_sent: int | None = None, **headers: str) -> None:
         self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[:num_sent])
 
 
-def make_hub(root: Path, model: str, *, mbpp: str) -> None:
-    """Write repositories for a hub: the tiny model under an id, and MBPP from the folder with its files."""
-    from rlnb.mbpp.problems import FILES
+def make_hub(root: Path, *models: str, mbpp: str = "") -> None:
+    """Write repositories for a hub: the tiny model under each id, and MBPP.
+
+    mbpp: the folder with its files; without it, problems that are not the published ones stand in.
+    """
+    from rlnb.mbpp.problems import BUILTIN, FILES
     from rlnb.policy.builtin import build_tiny
 
-    folder = root / "models" / model
-    folder.mkdir(parents=True)
-    build_tiny(folder)
+    for model in models:
+        folder = root / "models" / model
+        folder.mkdir(parents=True)
+        build_tiny(folder)
+        (folder / "original").mkdir()
+        for name in ("README.md", "pytorch_model.bin", "original/model.safetensors"):
+            (folder / name).write_text("not read by a run")
     for subset, name in FILES.items():
-        records = [record for _, record in read_records(Path(mbpp, name))]
+        records = [record for _, record in read_records(Path(mbpp, name) if mbpp else BUILTIN)]
+        ids = [*range(1, 11), *range(11, 31), *range(511, 516), *range(601, 616)]
+        if not mbpp:
+            records = [record | {"task_id": n} for n, record in zip(ids, records, strict=True)]
         write_mbpp(root / "datasets" / "google-research-datasets" / "mbpp" / subset, records)
 
 
@@ -116,4 +141,5 @@ def running_hub(root: Path) -> Iterator[Hub]:
         try:
             yield hub
         finally:
+            hub.released.set()
             hub.shutdown()

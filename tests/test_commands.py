@@ -11,13 +11,13 @@ import pytest
 from pages import CODE
 
 from rlnb import cli
-from rlnb.batch import local, overview
+from rlnb.batch import local, overview, prefetch
 from rlnb.machine import probe, recommend
 from rlnb.params import load_params, resolve
 from rlnb.run import headless
 
 ROOT = Path(__file__).parents[1]
-NAMES = "run|sweep|submit|runs|results|eval|export|configure|doctor"
+NAMES = "run|sweep|submit|runs|results|prefetch|eval|export|configure|doctor"
 COMMAND = re.compile(rf"(?:|.*[ /])(?:rlnb (?=(?:{NAMES})\b)|slurm/run\.sbatch )")
 # What the reader has to make first, and what `rlnb` names before that.
 NOT_YET = {
@@ -86,6 +86,7 @@ def asked(monkeypatch, tmp_path) -> list[object]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(headless, "run_notebook", read_parameters)
     monkeypatch.setattr(local, "run_points", lambda sweep, **_: asked.append(sweep) or 0)
+    monkeypatch.setattr(prefetch, "prefetch", lambda notebook, **_: asked.append(notebook) or 0)
     monkeypatch.setattr(overview, "list_runs", lambda folders: asked.append(folders) or [])
     monkeypatch.chdir(tmp_path)
     return asked
@@ -96,7 +97,7 @@ def test_a_command_is_accepted_as_it_is_written(command, asked, capsys):
     """A run up to its directory, a sweep to its first run, a job to its script; of others the options."""
     words = [str(ROOT / word) if (ROOT / word).is_file() else word for word in shlex.split(command)]
     words = words[: words.index(">")] if ">" in words else words
-    if words[0] not in ("run", "sweep", "submit", "runs") or "FILE.yaml" in words:
+    if words[0] not in ("run", "sweep", "submit", "prefetch", "runs") or "FILE.yaml" in words:
         assert cli.make_parser().parse_args(words).command
         return
     if "DIR" in words:  # a run of the default profile, which goes on

@@ -1,6 +1,7 @@
 """The commands about many runs, and the options that commands share. Only argparse is imported at first."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,10 @@ Print the runs of a sweep, or of any folder, as one table: the parameters in whi
 ended, and the last value of each measure, never the best one. Runs that differ only in their seed are one
 group, with means, their 95% intervals, and the differences from the first group over paired seeds.
 Two runs of mbpp_eval or gpt_oss_2048, or two of their files of results, are compared item by item.
+"""
+PREFETCH_HELP = """\
+Fetch what a run will need, on a machine with a network such as a login node: its models in the form that the
+profile's machine loads, its tokenizer, MBPP. Files that are there are not fetched again.
 """
 
 
@@ -69,7 +74,7 @@ STATE: dict[str, Any] = {
     "action": "append", "default": [], "help": "only such runs; repeatable",
     "choices": ["done", "running", "preempted", "failed", "died", "waiting", "pending", "new", "unreadable"],
 }  # fmt: skip
-PARAMETERS, POINTS = ("--profile", "--set"), ("--sweep", "--seeds")
+PARAMETERS, POINTS, MACHINE = ("--profile", "--set"), ("--sweep", "--seeds"), ("--machine", "--gpu-memory")
 
 
 def add_command(
@@ -101,7 +106,7 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
 
     submit = add_command(
         commands, "submit", _submit, "a run, or a sweep, as a job of SLURM",
-        description=SUBMIT_HELP, shared=(*PARAMETERS, "--out", *POINTS, "--machine", "--gpu-memory"),
+        description=SUBMIT_HELP, shared=(*PARAMETERS, "--out", *POINTS, *MACHINE),
     )  # fmt: skip
     submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     submit.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
@@ -129,6 +134,12 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
     )
     results.add_argument("--state", **STATE)
     results.add_argument("--csv", action="store_true", help="print CSV: a line a run, all measures")
+
+    prefetch = add_command(
+        commands, "prefetch", _prefetch, "fetch a run's models and data, for a machine without a network",
+        description=PREFETCH_HELP, shared=(*PARAMETERS, *MACHINE),
+    )  # fmt: skip
+    prefetch.add_argument("notebook", type=Path, metavar="NOTEBOOK")
 
 
 def _sweep(options: argparse.Namespace, main: Main) -> int:
@@ -189,6 +200,17 @@ def _can_be_compared(path: Path) -> bool:
         return path.is_file()
     lines = saved.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(line == f"notebook: {name}" for line in lines for name in COMPARED)
+
+
+def _prefetch(options: argparse.Namespace) -> int:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before huggingface_hub is imported
+    from rlnb.batch.prefetch import prefetch
+    from rlnb.params import parse_set
+
+    return prefetch(
+        options.notebook, profile=options.profile, overrides=parse_set(*options.assignments),
+        machine=options.machine, gpu_memory=options.gpu_memory,
+    )  # fmt: skip
 
 
 def _runs(options: argparse.Namespace) -> int:

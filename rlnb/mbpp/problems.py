@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from rlnb.errors import ParamsError
 from rlnb.json_records import Record, check_record, read_records
 from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_mbpp
-from rlnb.params.resolving import fetch_command
+from rlnb.params.resolving import PREFETCH
 from rlnb.sandbox.assertions import MODULES, compile_test
 from rlnb.source_code.checks import bound_names, iterate_scopes, names_in
 from rlnb.source_code.extraction import parse
@@ -146,8 +146,7 @@ def read_hub(subset: str, cache_dir: str | Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise ParamsError(
             f"{MBPP_ID}: is neither in {cache_dir} nor to be had from the hub ({type(error).__name__}); "
-            f"run `{fetch_command(MBPP_ID, str(cache_dir))}` on a machine with a network, set "
-            f"MBPP_DATASET_PATH to a copy of {FILES[subset]}, or use the built-in problems: "
+            f"{PREFETCH}, set MBPP_DATASET_PATH to a copy of {FILES[subset]}, or use the built-in problems: "
             "tasks.source or mbpp.source = 'builtin'"
         ) from error
     return records

@@ -2,7 +2,6 @@
 
 import netrc
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -12,8 +11,6 @@ from rlnb.machine import Machine, Recommendation, installed_version, world_size
 from rlnb.machine.facts import WANDB_HOSTS, ask_status
 from rlnb.params.bases import read_base, without_bits
 from rlnb.params.model_cache import (
-    MBPP_ID,
-    MBPP_REVISION,
     find_4bit_fault,
     find_copy,
     find_folder,
@@ -26,6 +23,7 @@ from rlnb.params.model_cache import (
 from rlnb.params.problems import show
 from rlnb.params.sections import Conflict, MbppParams, ModelParams, NotebookParams, get_value, value_of
 
+PREFETCH = "run `rlnb prefetch` with this notebook, --profile and --set on a machine with a network"
 OFFLINE = see("no-network")
 NAME_END = 'name it in its tokenizer_config.json: "eos_token": "..."'
 # Fields that choose a prompt's form, with those forms that need no chat template.
@@ -77,12 +75,6 @@ def cache_directory(params: NotebookParams) -> str:
     """Return the directory that models and MBPP are downloaded to."""
     model: ModelParams = getattr(params, "model", None) or ModelParams()
     return model.cache_dir
-
-
-def fetch_command(repo_id: str, cache_dir: str) -> str:
-    """Return what fetches a model or MBPP into the model cache on a machine that reaches the hub."""
-    dataset = ["--repo-type", "dataset", "--revision", MBPP_REVISION] if repo_id == MBPP_ID else []
-    return shlex.join(["hf", "download", repo_id, *dataset, "--cache-dir", cache_dir])
 
 
 def mbpp_downloads(params: NotebookParams) -> list[str]:
@@ -246,14 +238,12 @@ def _offline_conflicts(params: NotebookParams) -> Iterator[Conflict]:
             which = "" if model_id == get_value(params, field) else f"needs {model_id}, which "
             reason = f"{which}lacks {', '.join(missing[:2])} in {cache_dir} and the hub cannot be reached"
             other = "embedded" if field == "model.id" else "lora alone"
-            remedy = f"run `{fetch_command(model_id, cache_dir)}` where it can"
-            yield Conflict(field, f"{reason}; {remedy}, or write {other}{OFFLINE}")
+            yield Conflict(field, f"{reason}; {PREFETCH}, or write {other}{OFFLINE}")
     subset = getattr(resolve_mbpp(params), "subset", "full")
     for field in mbpp_downloads(params):
-        if not find_mbpp(cache_dir, subset if field == "mbpp.source" else "full"):
-            reason = f"is not in {cache_dir} and the hub cannot be reached"
-            remedy = f"run `{fetch_command(MBPP_ID, cache_dir)}` where it can, set mbpp.path to a copy"
-            yield Conflict(field, f"{reason}; {remedy}, or write builtin{OFFLINE}")
+        if not find_mbpp(cache_directory(params), subset if field == "mbpp.source" else "full"):
+            reason = f"is not in {cache_directory(params)} and the hub cannot be reached"
+            yield Conflict(field, f"{reason}; {PREFETCH}, set mbpp.path to a copy, or write builtin{OFFLINE}")
 
 
 def _wandb_mode(recommendation: Recommendation, environ: Mapping[str, str] | None) -> str:

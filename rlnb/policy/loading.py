@@ -31,7 +31,7 @@ from rlnb.machine import rank
 from rlnb.machine.table import SHARED_MEMORY
 from rlnb.params.bases import find_adapter_fault, is_same_model, read_base, write_base
 from rlnb.params.model_cache import find_4bit_fault, find_folder, is_path
-from rlnb.params.resolving import NAME_END, fetch_command, loaded_id
+from rlnb.params.resolving import NAME_END, PREFETCH, loaded_id
 from rlnb.params.sections import ModelParams
 from rlnb.params.thoughts import THOUGHT_TOKEN
 from rlnb.policy.builtin import model_directory
@@ -380,8 +380,7 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
         place = f"model.id = {params.id!r} cannot be loaded"
         if is_path(params.id):
             raise PolicyUnavailable(f"{place} by transformers: {reason}") from error
-        command = fetch_command(loaded_id(params), params.cache_dir)
-        remedy = f"where files are missing, run `{command}` on a machine with a network{see('no-network')}"
+        remedy = f"where files are missing, {PREFETCH}{see('no-network')}"
         raise PolicyUnavailable(f"{place} from {params.cache_dir} or the hub: {reason}; {remedy}") from error
 
 
