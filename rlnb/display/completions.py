@@ -8,6 +8,7 @@ import pandas
 
 from rlnb.display.plots import spread
 from rlnb.display.tables import Folded, Table, as_code
+from rlnb.run.directory import read_last_row
 
 LONGEST_TASK = 160  # characters of the end of a prompt
 NUM_STEPS, NUM_OF_STEP, NUM_OF_OUTCOME = 12, 6, 8  # that are shown
@@ -37,6 +38,22 @@ def show_best_and_worst(output_dir: str | Path) -> Table | None:
     of_step = read_completions(tables[-1:])
     caption = f"The best and the worst of {len(of_step)} completions of step {of_step['step'].iloc[0]}."
     return Table(COLUMNS[1:], _rows(of_step.iloc[[0, -1]], COLUMNS[1:]), caption)
+
+
+def show_last_game(output_dir: str | Path) -> Table | None:
+    """Return the last game of a run's games.jsonl turn by turn, None without one."""
+    game = read_last_row(Path(output_dir) / "games.jsonl")
+    if game is None:
+        return None
+    rows = []
+    for turn in game["turns"]:
+        shares = dict(zip(turn["legal_actions"], turn["probabilities"], strict=False))
+        share = shares.get(turn["action"])
+        player = ("first, ", "second, ")[turn["seat"]] + game["players"][turn["seat"]]
+        rows.append((turn["ply"] + 1, player, turn["text"], share, turn["problem"]))
+    returns = " and ".join(f"{value:+g}" for value in game["returns"])
+    caption = f"A game of {game['game']} of step {game['step']}; the seats' returns: {returns}."
+    return Table(["move", "seat", "answer", "probability", "problem"], rows, caption)
 
 
 def browse_completions(output_dir: str | Path) -> Folded:

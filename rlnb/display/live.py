@@ -6,13 +6,15 @@ from pathlib import Path
 from IPython.display import DisplayHandle, display
 from matplotlib.figure import Figure
 
-from rlnb.display.completions import show_best_and_worst
+from rlnb.display.completions import show_best_and_worst, show_last_game
 from rlnb.display.progress import progress_bar
 from rlnb.run.tracking import read_metrics
 
 
 class LiveFigure:
-    """A progress bar with time left, a figure of a run's metrics.jsonl, and the best and worst completion.
+    """A progress bar with time left, a figure of a run's metrics.jsonl, and what the policy wrote last.
+
+    That is the best and the worst completion of a step, or a game.
 
     draw: called with the rows of that file, `max_steps` and the options; returns the figure. All is read from
     the run's files each time, so a resumed run also shows the steps before the interruption; the completions
@@ -31,7 +33,8 @@ class LiveFigure:
             self._show_progress = progress_bar("training step")
         self._show_progress(step, max_steps)
         figure = self.draw(read_metrics(self.path), max_steps=max_steps, **self.options)
-        for name, content in (("figure", figure), ("completions", show_best_and_worst(self.path.parent))):
+        written = show_best_and_worst(self.path.parent) or show_last_game(self.path.parent)
+        for name, content in (("figure", figure), ("written", written)):
             if handle := self._handles.get(name):
                 handle.update(content)
             elif content is not None:

@@ -466,13 +466,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def read_last_step(directory: Path) -> int | None:
     """Return the step of the last row of a run's metrics.jsonl that is whole, None without one."""
-    path = directory / "metrics.jsonl"
+    row = read_last_row(directory / "metrics.jsonl")
+    return None if row is None else row["step"]
+
+
+def read_last_row(path: Path) -> dict[str, Any] | None:
+    """Return the last row of a .jsonl file that is whole, None without one."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         rows = map(parse_row, reversed(file.read().splitlines()))
-        return next((row["step"] for row in rows if row is not None), None)
+        return next((row for row in rows if row is not None), None)
 
 
 def cut_rows(path: Path, *, after: int) -> None:

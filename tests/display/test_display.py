@@ -243,6 +243,27 @@ def test_the_live_figure_updates_one_bar_and_one_picture(tmp_path, monkeypatch):
     assert bar.shown[-1][1]["metadata"] == {PROGRESS: {"label": "training step", "done": 2, "total": 2}}
 
 
+def test_below_the_live_figure_of_a_game_is_its_last_game_that_is_whole(tmp_path, capsys):
+    turns = [
+        {"seat": seat, "ply": seat + 2, "text": text, "action": action, "problem": problem,
+         "legal_actions": [0, 4], "probabilities": shares}
+        for seat, text, action, problem, shares in (
+            (0, "4", 4, None, [0.25, 0.75]), (1, "I think\nso", None, "no_answer", []),
+        )
+    ]  # fmt: skip
+    games = [
+        {"step": step, "game": "nim", "players": ["policy", "random"], "returns": [1, -1], "turns": turns}
+        for step in (1, 2)
+    ]
+    lines = [json.dumps(game) + "\n" for game in games]
+    (tmp_path / "games.jsonl").write_text("".join(lines) + lines[1][:20])
+    LiveFigure(tmp_path, lambda rows, **_: plots.make_panels(size=(2, 2))[0]).update(2, 2)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-4] == "A game of nim of step 2; the seats' returns: +1 and -1."
+    assert " ".join(shown[-2].split()) == "3 first, policy 4 0.750 –"
+    assert " ".join(shown[-1].split()) == "4 second, random I think ⏎ so – no_answer"
+
+
 def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch):
     screen, clock = Screen(), iter([110.0, 130.0, 131.0])
     monkeypatch.setattr(progress, "display", screen)
