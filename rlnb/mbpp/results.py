@@ -14,7 +14,7 @@ from rlnb.mbpp.evalplus import PlusResults
 from rlnb.mbpp.samples import Sample
 from rlnb.results import Comparison, compare, group_passes, save_results
 from rlnb.run.health import describe_ends
-from rlnb.statistics import bootstrap_mean, pass_at_k, wilson_interval
+from rlnb.statistics import pass_at_k, wilson_interval
 
 
 def get_passes(samples: Sequence[Sample]) -> dict[int, list[bool]]:
@@ -52,9 +52,9 @@ def describe_samples(samples: Sequence[Sample]) -> list[str]:
 def summarize(samples: Sequence[Sample]) -> dict[str, Any]:
     """Return pass@k with 95% intervals, and counts of outcomes.
 
-    k is 1, 10, 100 and the number of samples of a problem, as far as there are so many. pass@1 has Wilson's
-    interval over problems, cautious for several samples, other k a bootstrap. pass@k leaves out problems with
-    fewer than k samples that ran; raises ParamsError if none ran.
+    k is 1, 10, 100 and the number of samples of a problem, as far as there are so many. The intervals are
+    Wilson's with the problems as trials: of chances between 0 and 1 they are cautious, and none has no width.
+    pass@k leaves out problems with fewer than k samples that ran; raises ParamsError if none ran.
     """
     passes = get_passes(samples)
     most = max(map(len, passes.values()), default=0)
@@ -85,7 +85,7 @@ def make_headline(summary: Mapping[str, Any]) -> list[str]:
 
 def estimate_pass_at(passes: Mapping[int, Sequence[bool]], k: int) -> dict[str, float]:
     by_problem = [pass_at_k(len(passed), sum(passed), k) for passed in passes.values() if len(passed) >= k]
-    estimate = wilson_interval(fmean(by_problem), len(by_problem)) if k == 1 else bootstrap_mean(by_problem)
+    estimate = wilson_interval(fmean(by_problem), len(by_problem))
     return {**asdict(estimate), "num_problems": len(by_problem)}
 
 

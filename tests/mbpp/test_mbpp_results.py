@@ -78,6 +78,16 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
     assert "in common" in refused(compare_files, first, second)
 
 
+@pytest.mark.parametrize("result", [GOOD, BAD])
+def test_no_interval_says_that_what_always_or_never_happened_is_certain(result):
+    pass_at = summarize([a_sample(problem, number, *result) for problem in range(6) for number in (0, 1)])[
+        "pass_at"
+    ]
+    for estimate in pass_at.values():
+        assert estimate["low"] <= estimate["value"] <= estimate["high"]
+        assert 0.2 < estimate["high"] - estimate["low"] < 0.8
+
+
 def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
     samples = [a_sample(1, 0, *GOOD), a_sample(1, 1, *BAD), a_sample(2, 0, *BAD)]
     pass_at = summarize(samples)["pass_at"]
