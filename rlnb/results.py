@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
-from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, ValidationError
+from pydantic import BaseModel, StrictBool, StrictInt, ValidationError
 from pydantic_core import to_jsonable_python
 
 from rlnb.errors import ParamsError
@@ -247,68 +247,16 @@ class SavedEvaluation(BaseModel):
     samples: list[SavedSample]
 
 
-class SavedStrategies(BaseModel):
-    """The parts of a results file of gpt_oss_2048 that a comparison reads; figures also holds shares."""
-
-    board_fingerprint: str
-    preset: str = Field(validation_alias=AliasPath("params", "prompt", "preset"))
-    play_on: bool = Field(validation_alias=AliasPath("params", "board", "play_on"))
-    scores: dict[str, dict[str, list[list[float]]]] = Field(validation_alias=AliasPath("scores", "after"))
-    figures: dict[str, Estimate | float] = Field({}, validation_alias=AliasPath("figures", "after"))
-
-
 def compare_files(first: Path, second: Path) -> str:
-    """Return how the second of two results differs from the first, in lines for a terminal.
+    """Return the problems of MBPP that one of two evaluations solves and the other does not, in lines.
 
-    Each is a run's directory or a file: results.json of mbpp_eval or gpt_oss_2048, or the mbpp_before.json
-    and mbpp_after.json of a training. Raises ParamsError for other files, and for two that do not compare.
+    Each is a run's directory or a file: results.json of mbpp_eval, or the mbpp_before.json and
+    mbpp_after.json of a training. A problem counts as solved if at least half of its samples pass. The
+    difference of pass@1 is paired over problems, and gains and losses are tested by McNemar's exact test.
+    Raises ParamsError for other files, and for two that do not compare.
     """
     first, second = find_results(first), find_results(second)
-    if "board_fingerprint" in load_results(first):
-        return compare_strategy_files(first, second)
-    return describe_difference(first, second)
-
-
-def find_results(path: Path) -> Path:
-    """Return the file of results at a path, or in a run's directory. Raises ParamsError."""
-    file = path / "results.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ParamsError(f"{path}: holds no results; name the results.json of a finished evaluation")
-    return file
-
-
-def compare_strategy_files(first: Path, second: Path) -> str:
-    """Return the comparison of two trained models on the boards of both, in lines; see `compare_files`."""
-    old, new = (load_saved(path, SavedStrategies, what="of gpt_oss_2048") for path in (first, second))
-    secret = first.parent / "board_secret"
-    for setting, remedy, before, after in (
-        ("board_fingerprint", f"a copy of {secret} in it", old.board_fingerprint, new.board_fingerprint),
-        ("prompt.preset", f"prompt.preset={old.preset}", old.preset, new.preset),
-        ("board.play_on", f"board.play_on={old.play_on}", old.play_on, new.play_on),
-    ):
-        if before != after:
-            raise ParamsError(
-                f"{first} and {second}: do not compare: {setting} is {before!r} and {after!r}; run the "
-                f"second again, in a new directory, with {remedy}"
-            )
-    try:
-        rows = compare_boards(old.scores, new.scores)
-    except ValueError as error:
-        raise ParamsError(f"{first} and {second}: {error}; name results of one version") from error
-    if not rows:
-        raise ParamsError(f"{first} and {second}: have no kind of board in common; run both with the same")
-    lines = list(map(str, rows))
-    shares = [name for name in old.figures if name in new.figures and name not in old.scores]
-    return "\n".join(lines + [f"{name}: {old.figures[name]} / {new.figures[name]}" for name in shares])
-
-
-def describe_difference(first: Path, second: Path) -> str:
-    """Return the problems of MBPP that one of two evaluations solves and the other does not.
-
-    A problem counts as solved if at least half of its samples pass. The difference of pass@1 is paired over
-    problems, and gains and losses are tested by McNemar's exact test.
-    """
-    what = "of an evaluation on MBPP, nor of gpt_oss_2048"
+    what = "of an evaluation on MBPP"
     old, new = (load_saved(path, SavedEvaluation, what=what) for path in (first, second))
     if old.settings.get("sha256") != new.settings.get("sha256"):
         raise ParamsError(f"{first} and {second}: use different data (sha256); compare runs on the same file")
@@ -335,6 +283,14 @@ def describe_difference(first: Path, second: Path) -> str:
         f"McNemar's exact test: p = {mcnemar_p(len(gained), len(lost)):.3g}",
     ]
     return "\n".join(lines + changed)
+
+
+def find_results(path: Path) -> Path:
+    """Return the file of results at a path, or in a run's directory. Raises ParamsError."""
+    file = path / "results.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ParamsError(f"{path}: holds no results; name the results.json of a finished evaluation")
+    return file
 
 
 def group_passes(samples: Iterable[tuple[int, bool | None]]) -> dict[int, list[bool]]:

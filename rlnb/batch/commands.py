@@ -12,7 +12,6 @@ from rlnb.errors import ParamsError
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Main = Callable[[Sequence[str]], int]  # `main` of rlnb/cli.py
 Run = Callable[[argparse.Namespace], int]
-COMPARED = ("mbpp_eval", "gpt_oss_2048")  # notebooks of which `rlnb results` compares two runs
 
 SWEEP_HELP = """\
 Run every point of a sweep on this machine, some at a time. Each point is a run in a directory of its own,
@@ -34,7 +33,7 @@ RESULTS_HELP = """\
 Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
 ended, and the last value of each measure, never the best one. Runs that differ only in their seed are one
 group, with means, their 95% intervals, and the differences from the first group over paired seeds.
-Two runs of mbpp_eval or gpt_oss_2048, or two of their files of results, are compared item by item.
+Two runs of mbpp_eval, or two files with results on MBPP, are compared problem by problem.
 """
 PREFETCH_HELP = """\
 Fetch what a run will need, on a machine with a network such as a login node: its models in the form that the
@@ -194,12 +193,12 @@ def _results(options: argparse.Namespace) -> int:
 
 
 def _can_be_compared(path: Path) -> bool:
-    """Return whether a path is a file of results, or the directory of a run that compares item by item."""
+    """Return whether a path is a file of results, or the directory of a run of mbpp_eval."""
     saved = path / "params.yaml"
     if not saved.is_file():
         return path.is_file()
     lines = saved.read_text(encoding="utf-8", errors="replace").splitlines()
-    return any(line == f"notebook: {name}" for line in lines for name in COMPARED)
+    return "notebook: mbpp_eval" in lines
 
 
 def _prefetch(options: argparse.Namespace) -> int:

@@ -189,7 +189,7 @@ def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, fl
 def save_strategies(
     path: str | Path, params: GptOss2048Params, judged: Mapping[str, Sequence[JudgedCompletion]]
 ) -> None:
-    """Write parameters, figures and every completion by `save_results`, which `compare_files` reads.
+    """Write parameters, figures and every completion by `save_results`.
 
     judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards.
     """
@@ -199,6 +199,5 @@ def save_strategies(
         comparison=compare_strategies(judged.get("before", ()), judged.get("after", ())),
         board_fingerprint=BoardSecret.of_run(params).fingerprint,
         figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
-        scores={name: score_boards(completions) for name, completions in judged.items()},
         completions=judged,
     )

@@ -1,4 +1,4 @@
-"""Held-out play: measures, intervals, other players, and the comparison of two runs from their files."""
+"""Held-out play: measures, intervals, other players."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 from metric_table import METRICS
 from replaying import replay
 
-from rlnb.errors import ParamsError
 from rlnb.game_2048.board import BoardKind
 from rlnb.game_2048.display import show_players
 from rlnb.game_2048.evaluation import (
@@ -23,13 +22,13 @@ from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
 from rlnb.game_2048.prompts import fence_strategy
 from rlnb.params import load_params
 from rlnb.policy import Completion, load_policy
-from rlnb.results import compare_files
 from rlnb.statistics import bootstrap_two_way
 
 SMALL = BoardKind(3, 64)
 GREEDY = fence_strategy("    return max(legal_moves(board), key=lambda key: merged(board, key))")
 WORST = fence_strategy("    return min(legal_moves(board), key=lambda key: merged(board, key))")
 BAD = fence_strategy("    return None")
+SECRET = "5e" * 32
 
 
 def make_params(run: Path) -> GptOss2048Params:
@@ -52,30 +51,11 @@ def judge(evaluate: StrategyEvaluation, *completions: str, greedy=False) -> list
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """A directory of runs, whose boards are the same whenever these tests run."""
-    root = tmp_path_factory.mktemp("runs")
-    for name, digits in (("first", "5e"), ("second", "5e"), ("other", "6f")):
-        (root / name).mkdir()
-        (root / name / SECRET_FILE).write_text(digits * 32)
-    return root
-
-
-@pytest.fixture(scope="module")
-def evaluate(root, sandbox):
-    return StrategyEvaluation.from_params(make_params(root / "first"), sandbox)
-
-
-@pytest.fixture(scope="module")
-def runs(root, sandbox):
-    """{name: judged}, each saved as results.json: "second" plays the boards of "first", "other" its own."""
-    saved = {}
-    for name, completions in (("first", [WORST, BAD]), ("second", [GREEDY]), ("other", [GREEDY])):
-        params = make_params(root / name)
-        evaluation = StrategyEvaluation.from_params(params, sandbox)
-        saved[name] = judge(evaluation, *completions) + judge(evaluation, completions[-1], greedy=True)
-        save_strategies(root / name / "results.json", params, {"before": [], "after": saved[name]})
-    return saved
+def evaluate(tmp_path_factory, sandbox):
+    """An evaluation whose boards are the same whenever these tests run."""
+    run = tmp_path_factory.mktemp("run")
+    (run / SECRET_FILE).write_text(SECRET)
+    return StrategyEvaluation.from_params(make_params(run), sandbox)
 
 
 def test_the_intervals_resample_boards_as_well_as_completions():
@@ -146,40 +126,4 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
     board = replay(BoardKind(**record["kind"]), game["seed"], game["moves"])
     assert (board.state, board.largest, board.score) == (game["ending"], game["largest"], game["score"])
     assert saved["figures"].keys() == {"before"} and saved["comparison"] == []
-
-
-def test_runs_on_the_same_boards_are_compared_from_their_files_as_in_memory(root, runs):
-    lines = compare_files(root / "first", root / "second" / "results.json").splitlines()
-    (row,) = compare_strategies(runs["first"], runs["second"])[:1]
-    assert lines[0].startswith(f"score on all boards: {row.before:.3f} / {row.after:.3f}; difference ")
-    assert lines[0].endswith(str(row.difference)) and row.difference.low > 0
-    assert "honest_share: 0.5 / 1.0" in lines
-
-
-def keep_no_common_kind(results):
-    for by_kind in results["scores"]["after"].values():
-        rows = by_kind.pop("3x3/64", None)
-        by_kind.clear()
-        by_kind.update({"9x9/64": rows} if rows else {})
-
-
-def test_runs_on_different_boards_are_refused_and_no_file_holds_their_secret(root, runs):
-    with pytest.raises(ParamsError, match="board_fingerprint is "):
-        compare_files(root / "first", root / "other")
-    assert "5e" * 32 not in (root / "first" / "results.json").read_text()
-
-
-REFUSED = {
-    "board.play_on is ": lambda results: results["params"]["board"].update(play_on=True),
-    "no kind of board in common": keep_no_common_kind,
-    "same boards": lambda results: [row.pop() for row in results["scores"]["after"]["score"]["3x3/64"]],
-}
-
-
-def test_files_that_do_not_compare_are_refused(root, runs, tmp_path):
-    for problem, change in REFUSED.items():
-        results = json.loads((root / "first" / "results.json").read_text())
-        change(results)
-        (tmp_path / "results.json").write_text(json.dumps(results))
-        with pytest.raises(ParamsError, match=problem):
-            compare_files(root / "second", tmp_path)
+    assert SECRET not in path.read_text()
