@@ -157,6 +157,9 @@ say "[2/4] packages: requirements/$set.txt, dev.txt, embedded.txt, and rlnb itse
 
 say "[3/4] Jupyter kernel 'rlnb'"
 register_kernel
+if git rev-parse --git-dir >/dev/null 2>&1; then
+    git config --replace-all include.path ../.gitconfig '^\.\./\.gitconfig$' # notebooks without outputs
+fi
 # A saved notebook keeps its widgets: opened again it would say "Error displaying widget" in place of a replay.
 install -D -m 644 requirements/jupyterlab.json "$venv/share/jupyter/lab/settings/overrides.json"
 echo "$set" >"$marker"

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from jupyterlab_server.settings_utils import get_settings
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 SETS = ("cpu", "cuda", "vllm", "unsloth", "volta")
@@ -49,6 +51,34 @@ def test_jupyterlab_saves_widgets_by_the_settings_that_setup_installs(tmp_path):
     folders = {"app_settings_dir": tmp_path, "schemas_dir": tmp_path, "settings_dir": tmp_path}
     found, _ = get_settings(**folders, labextensions_path=[str(extensions)], schema_name=name)
     assert found["schema"]["properties"]["saveState"]["default"] is True
+
+
+def test_a_notebook_that_was_only_run_is_not_changed_for_git_and_an_edited_one_is(tmp_path):
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    path = tmp_path / "notebooks" / "00_start.ipynb"
+    for source in (".gitattributes", ".gitconfig", "notebooks/00_start.ipynb"):
+        (tmp_path / source).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / source, tmp_path / source)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "nbstripout").symlink_to(Path(sys.executable).with_name("nbstripout"))
+    git("init", "--quiet")
+    git("add", ".gitattributes", "notebooks")  # as they are: git does not know the filter yet
+    git("config", "include.path", "../.gitconfig")
+    notebook = nbformat.read(path, as_version=4)
+    place = {"metadata": {"path": str(ROOT)}}
+    NotebookClient(notebook, kernel_name="python3", allow_errors=True, resources=place).execute()
+    notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    nbformat.write(notebook, path)
+    assert '"execution_count": 1' in path.read_text() and git("diff", "--stat") == ""
+    notebook.cells[-1].source += "\nedited"
+    nbformat.write(notebook, path)
+    assert "1 file changed, 2 insertions(+), 1 deletion(-)" in git("diff", "--stat")
+    (tmp_path / ".venv").rename(tmp_path / "none")  # without it git takes notebooks as they are
+    git("add", "notebooks")
+    assert '"execution_count": 1' in git("show", ":notebooks/00_start.ipynb")
 
 
 def test_setup_refuses_an_unknown_kind_and_touches_nothing():
