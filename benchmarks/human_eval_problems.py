@@ -4,8 +4,7 @@ The question is the function's head with its docstring; the tests are the assert
 chat template shows the first. Asserts within a loop are left out, and so are three problems without others.
 
     python benchmarks/human_eval_problems.py human_eval.jsonl
-    rlnb run notebooks/mbpp_eval.ipynb --set mbpp.path=human_eval.jsonl \
-        --set mbpp.split=all --set evaluation.num_questions=0
+    rlnb eval --set mbpp.path=human_eval.jsonl --set mbpp.split=all --set evaluation.num_questions=0
 """
 
 import ast

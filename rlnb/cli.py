@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import rlnb
 from rlnb.batch.commands import PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.doctor import main as run_doctor
-from rlnb.errors import RlnbError
+from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import check_python
 from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
@@ -31,6 +32,21 @@ Exit codes: 0 done; 1 a cell failed; 2 refused before it ran; 85 stopped by a si
 138 the kernel died (most often: out of memory).
 """
 
+# Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
+EVAL_OPTIONS = {
+    "--adapters": ("model.adapters", "DIR", "of trained adapters: a run's adapters/ or a checkpoint"),
+    "--plus": ("evaluation.plus_path", "PATH", "of EvalPlus's MbppPlus.jsonl: its problems and inputs"),
+    "--samples": ("writer.samples_path", "FILE", "of completions to check, instead of writing them"),
+    "--endpoint": ("writer.base_url", "URL", "of a server with OpenAI's protocol: http://host:port/v1"),
+    "--served-model": ("writer.served_model", "NAME", "of the model on that server"),
+}
+
+# Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
+ARENA_OPTIONS = {
+    "--checkpoint": ("checkpoint", "", "DIR", "a run, its checkpoints/checkpoint-N, or final: the last one"),
+    "--opponent": ("opponents", "random", "NAMES", "random, mcts:N, perfect, nash; with commas"),
+    "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
+}
 # Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
     "--base": ("MODEL", "to put them on: hub id or directory (default: the one they name)"),
@@ -118,22 +134,18 @@ def make_parser() -> argparse.ArgumentParser:
     of_rank.set_defaults(command=_run_as_rank)
 
     evaluate = add_command(
-        commands, "eval", _evaluate, "a checkpoint's games against opponents",
-        description="Let a checkpoint of self-play or PPO play games: its scores are printed, and written\n"
-        "as JSON and a picture into --out (default: a new folder arena-001 of its run).",
-        shared=("--out",),
+        commands, "eval", _evaluate,
+        "pass rates on MBPP (`rlnb run` of mbpp_eval), or a checkpoint's games",
+        description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.\n"
+        "With --checkpoint let a checkpoint of self-play or PPO play games: its scores are printed, and\n"
+        "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
+        shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
-    evaluate.add_argument(
-        "--checkpoint", required=True, metavar="DIR",
-        help="a run, its checkpoints/checkpoint-N, or final: the last one",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--opponent", default="random", metavar="NAMES", help="random, mcts:N, perfect, nash; with commas"
-    )
-    evaluate.add_argument(
-        "--episodes", type=int, default=100, metavar="NUMBER",
-        help="of games against an opponent in all, even (default: 100)",
-    )  # fmt: skip
+    evaluate.set_defaults(check=False, nproc=1)
+    for option, (field, name, meaning) in EVAL_OPTIONS.items():
+        evaluate.add_argument(option, dest=field, metavar=name, help=meaning)
+    for option, (dest, default, name, text) in ARENA_OPTIONS.items():
+        evaluate.add_argument(option, dest=dest, default=default, type=type(default), metavar=name, help=text)
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
@@ -197,13 +209,24 @@ def _run_as_rank(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from rlnb.ppo.checkpoint_arena import evaluate_checkpoint  # imports torch
+    given = {field: getattr(options, field) for field, _, _ in EVAL_OPTIONS.values()}
+    assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
+    if options.checkpoint:
+        if assignments or options.assignments or options.profile:
+            raise ParamsError("--set, --profile and the like: are for MBPP, and --checkpoint for games")
+        from rlnb.ppo.checkpoint_arena import evaluate_checkpoint  # imports torch
 
-    opponents = [name.strip() for name in options.opponent.split(",")]
-    evaluate_checkpoint(
-        options.checkpoint, opponents=opponents, num_episodes=options.episodes, out=options.out
-    )
-    return 0
+        opponents = [name.strip() for name in options.opponents.split(",")]
+        evaluate_checkpoint(
+            options.checkpoint, opponents=opponents, num_episodes=options.num_episodes, out=options.out
+        )
+        return 0
+    if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
+        raise ParamsError("--checkpoint: is missing; name a run or its checkpoints/checkpoint-N")
+    # A run of the notebook of this project; --set wins over the short options.
+    options.assignments = assignments + options.assignments
+    options.notebook = Path(rlnb.__file__).resolve().parents[1] / "notebooks" / "mbpp_eval.ipynb"
+    return _run(options)
 
 
 def _export(options: argparse.Namespace) -> int:

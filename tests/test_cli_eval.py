@@ -1,7 +1,6 @@
-"""`rlnb run` of mbpp_eval, and `rlnb results` of two such runs, as a terminal sees them."""
+"""`rlnb eval`, and `rlnb results` of two evaluations, as a terminal sees them."""
 
 import json
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from plus_file import RECORDS
 from rlnb import cli
 from rlnb.mbpp.problems import load_mbpp
 
-NOTEBOOK = Path(cli.__file__).parents[1] / "notebooks" / "mbpp_eval.ipynb"
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
@@ -19,15 +16,30 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def evaluate(profile: str, out: str, **fields: str) -> int:
-    """Run mbpp_eval with these fields, such as writer__base_url; return the exit code."""
-    names = (("--set", f"{name.replace('__', '.')}={value}") for name, value in fields.items())
-    return cli.main(["run", str(NOTEBOOK), "--profile", profile, "--out", out, *chain(*names)])
+def test_options_reach_the_parameters_of_the_notebook(capsys):
+    for options, said in (
+        ("--samples SELF --endpoint http://localhost:1/v1 --served-model m", "writer.samples_path"),
+        ("--served-model m", "writer.served_model"),
+        ("--samples SELF --adapters .", "model.adapters"),
+        ("--plus no.jsonl", "evaluation.plus_path"),
+    ):
+        assert cli.main(["eval", "--profile", "tiny", *options.replace("SELF", __file__).split()]) == 2
+        assert capsys.readouterr().err.startswith(f"rlnb: --set: {said} = ")
 
 
 def test_a_server_that_is_not_there_is_refused_before_anything_is_loaded(capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert evaluate("tiny", "new", writer__base_url="http://127.0.0.1:9/v1", writer__served_model="m") == 2
+    words = [
+        "--profile",
+        "tiny",
+        "--endpoint",
+        "http://127.0.0.1:9/v1",
+        "--served-model",
+        "m",
+        "--out",
+        "new",
+    ]
+    assert cli.main(["eval", *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rlnb: --set: writer.base_url = ") and said.count("\n") == 1
     assert not Path("new").exists()
@@ -46,8 +58,8 @@ def test_a_file_of_completions_is_evaluated_and_compared(capsys):
         {"task_id": f"Mbpp/{problem.task_id}", "solution": program}
         for problem, program in zip(problems, programs, strict=True)
     ])  # fmt: skip
-    given = {"writer__samples_path": "half.jsonl", "evaluation__num_questions": "0"}
-    assert evaluate("tiny", "half", **given) == 0
+    options = ["--profile", "tiny", "--set", "evaluation.num_questions=0"]
+    assert cli.main(["eval", *options, "--samples", "half.jsonl", "--out", "half"]) == 0
     results = json.loads(Path("half/results.json").read_text())
     assert results["summary"]["pass_at"]["1"]["value"] == 0.5
     assert results["settings"]["writer"]["file"] == "half.jsonl"
@@ -69,7 +81,7 @@ def write_lines(path: str, records: list[dict]) -> None:
 def test_a_wrong_file_of_completions_is_refused_before_anything_starts(capsys):
     for text in ("", "no JSON", '{"task_id": "HumanEval/1"}', '{"task_id": 1, "solution": ""}'):
         Path("mine.jsonl").write_text(text)
-        assert evaluate("tiny", "new", writer__samples_path="mine.jsonl") == 2
+        assert cli.main(["eval", "--profile", "tiny", "--samples", "mine.jsonl", "--out", "new"]) == 2
         assert "mine.jsonl" in capsys.readouterr().err and not Path("new").exists()
 
 
@@ -78,8 +90,8 @@ def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
     write_lines("MbppPlus.jsonl", RECORDS)
     solved = [{"task_id": each["task_id"], "solution": each["canonical_solution"]} for each in RECORDS]
     write_lines("samples.jsonl", solved)
-    given = {"writer__samples_path": "samples.jsonl", "evaluation__plus_path": "MbppPlus.jsonl"}
-    assert evaluate("cpu", "out", **given) == 0
+    options = ["--profile", "cpu", "--samples", "samples.jsonl", "--plus", "MbppPlus.jsonl", "--out", "out"]
+    assert cli.main(["eval", *options]) == 0
     results = json.loads(Path("out/results.json").read_text())
     settings, plus = results["settings"], results["summary"]["plus"]
     assert (settings["data"], settings["split"]) == ("MbppPlus.jsonl", "all")

@@ -19,15 +19,10 @@ from rlnb.run import headless
 ROOT = Path(__file__).parents[1]
 NAMES = "run|sweep|submit|runs|results|prefetch|eval|export|configure|doctor"
 COMMAND = re.compile(rf"(?:|.*[ /])(?:rlnb (?=(?:{NAMES})\b)|slurm/run\.sbatch )")
-MBPP_EVAL = "run notebooks/mbpp_eval.ipynb"
-GREEDY_OF_ALL = " --set mbpp.template=chat --set evaluation.num_questions=0 --set evaluation.temperature=0"
 # What the reader has to make first, and what `rlnb` names before that.
 NOT_YET = {
     "run notebooks/grpo_code_execution.ipynb --profile a100x2 --set training.max_steps=2": "a100x2",
     "sweep notebooks/grpo_code_execution.ipynb --profile cpu --seeds 1-3 --set reward.preset=short": "short",
-    f"{MBPP_EVAL} --set model.adapters=outputs/grpo_code_execution/cpu-001/adapters": "model.adapters",
-    f"{MBPP_EVAL} --set model.id=DIR --set model.dtype=bfloat16 --set mbpp.path=.../mbpp.jsonl"
-    f"{GREEDY_OF_ALL}": "mbpp.path",
 }
 
 
@@ -38,7 +33,7 @@ def lines_of(text: str) -> Iterator[str]:
     for line in blocks + inline:
         line = re.sub(r"\s+#.*$", "", line)
         if match := COMMAND.match(line):
-            command = " ".join(line[match.end() :].split())
+            command = line[match.end() :].strip()
             yield f"run {command}" if match[0].endswith(".sbatch ") else command
 
 
@@ -53,7 +48,7 @@ def read_documents() -> set[str]:
 
 
 def is_mention(command: str) -> bool:
-    """Whether it names a command, or an option of it, without arguments: `rlnb run`, `rlnb run --check`."""
+    """Whether it names a command, or an option of it, without arguments: `rlnb run`, `rlnb eval --plus`."""
     words = command.split()[1:]
     return "..." in words or not any("/" in word or "=" in word for word in words)
 

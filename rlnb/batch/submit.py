@@ -165,14 +165,28 @@ def make_header(given: Sequence[str], machine: Machine) -> Header:
             raise ParamsError(
                 f"{text}: is computed; of an array write only how many run at a time, --array=%10"
             )
-        if match[1].startswith(("gpus", "tres-per-")):
+        if match[1].startswith(("gpus-per-socket", "tres-per-")):
             raise ParamsError(f"{text}: ask for the GPUs of a node by --gres=gpu:N, or --gres=gpu:volta:N")
         if match[1] in COUNTS and not re.fullmatch(r"[1-9]\d*", match[2] or ""):
             raise ParamsError(f"{text}: is not a number of 1 or more; write --{match[1]}=2")
         header[match[1]] = match[2]
+    _write_gpus_as_gres(header)
     if count_gpus(header) and not machine.capability:
         raise ParamsError("--gres: asks for a GPU that the profile does not tell; add --machine v100")
     return header
+
+
+def _write_gpus_as_gres(header: Header) -> None:
+    """Write GPUs that are asked for by other options as those of a node: SLURM takes no two of them."""
+    num_tasks, num_nodes = (int(header.get(name) or 1) for name in ("ntasks-per-node", "nodes"))
+    for name, share in (("gpus", 1 / num_nodes), ("gpus-per-node", 1.0), ("gpus-per-task", float(num_tasks))):
+        if name in header:
+            text = header.pop(name) or ""
+            match = re.fullmatch(r"(|[^:,]+:)(\d+)", text)
+            on_node = int(match[2]) * share if match else 0.0
+            if match is None or not on_node.is_integer():
+                raise ParamsError(f"--{name}={text}: is not a number for each node; write --gres=gpu:volta:2")
+            header["gres"] = f"gpu:{match[1]}{on_node:.0f}"
 
 
 def count_gpus(header: Mapping[str, str | None]) -> int:

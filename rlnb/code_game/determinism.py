@@ -4,9 +4,10 @@ The game needs programs that print the same everywhere. That is tested: varied i
 (rlnb/sandbox/reruns.py) catch what differs from run to run, as the clock, random numbers and the order of
 sets. They cannot catch what is equal in all of them, as files, the version of Python and texts of its
 library. So imports and attributes of modules come from a list, and what leads from there to other modules,
-files, frames or texts of Python is refused by its name. Only written names are read: a program that makes one
-up while it runs passes. It gains nothing over a seeded random number, which passes too; it may print
-something else elsewhere.
+files, frames or texts of Python is refused by name, as is what makes names from data
+(rlnb/source_code/reflection.py); the interpreters check the names that Python's library takes from objects. A
+program that finds another way gains nothing over a seeded random number, which passes; it may print something
+else elsewhere.
 """
 
 import ast
@@ -15,11 +16,18 @@ import operator
 import re
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 
-from rlnb.source_code.checks import bound_names, imported_names, iterate_scopes, names_in, shown
+from rlnb.source_code.checks import (
+    PYTHON,
+    imported_names,
+    iterate_scopes,
+    names_in,
+    names_of_python,
+    shown,
+)
 from rlnb.source_code.extraction import UNREADABLE, parse_program
+from rlnb.source_code.reflection import HIDDEN, OUTSIDE, PLACES, READERS, ProgramNames
 
 ALLOWED_MODULES = (
     "__future__", "abc", "array", "base64", "bisect", "calendar", "cmath", "collections", "collections.abc",
@@ -27,8 +35,6 @@ ALLOWED_MODULES = (
     "io", "itertools", "json", "math", "numbers", "operator", "pprint", "random", "re", "statistics",
     "string", "sys", "textwrap", "typing",
 )  # fmt: skip
-OUTSIDE = "which reaches out of the program; write what it needs as a constant"
-HIDDEN = "which hides what is run or read; write it out at that place"
 MACHINE = "which tells of this machine or of its Python; compute from what the program holds"
 ADDRESS = "which differs from run to run; compute from the value itself"
 STREAMS = ("sys.stderr", "sys.stdout")
@@ -39,12 +45,18 @@ NARROW = {
     ),
     **dict.fromkeys(STREAMS, ("flush", "getvalue", "write", "writelines")),
 }  # fmt: skip
-# Public, and refused: what looks at the machine, or ignores seeds.
+# Public, and refused: what evaluates texts, makes classes, reads or sets attributes by name, looks at the
+# machine, or ignores seeds.
 WITHHELD = {
-    "abc": {"get_cache_token"},
+    "abc": {"ABCMeta", "get_cache_token"},
     "calendar": {"LocaleHTMLCalendar", "LocaleTextCalendar"},
     "contextlib": {"chdir"},
+    "dataclasses": {"Field", "fields", "make_dataclass"},
+    "enum": {"EnumMeta", "EnumType", "global_enum"},
+    "functools": {"singledispatch", "singledispatchmethod", "update_wrapper"},
     "random": {"SystemRandom"},
+    "string": {"Formatter"},
+    "typing": {"ForwardRef", "evaluate_forward_ref", "get_origin", "get_type_hints"},
 }
 BUILTINS = {
     **dict.fromkeys(("copyright", "credits", "dir", "globals", "license", "locals", "vars"), MACHINE),
@@ -52,8 +64,11 @@ BUILTINS = {
     **dict.fromkeys(("hash", "id"), ADDRESS),
     **dict.fromkeys(("compile", "eval", "exec"), HIDDEN),
 }
-# Of frames, and of streams that were replaced.
-MACHINERY = ("_getframe", "_old_targets", "f_back", "f_builtins", "f_code", "f_globals", "f_locals")
+# Of frames, and private to classes of the library that take names as texts.
+MACHINERY = frozenset((
+    "_convert_", "_create_", "_dump_registry", "_evaluate", "_getframe", "_old_targets", "_stream",
+    "_vformat", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
+))  # fmt: skip
 FRAME_PREFIXES = ("ag_", "cr_", "gi_", "tb_")
 DUNDER = re.compile(r"__[^\W_]\w*?__")
 # They lead to nothing but what a program holds, or can name.
@@ -66,37 +81,8 @@ SPECIAL = (
 )
 OPERATORS = (side + name.rstrip("_") for name in operator.__all__ for side in ("", "r"))
 DUNDERS = frozenset(f"__{name}__" for name in (*SPECIAL.split(), *OPERATORS))
-READERS = ("attrgetter", "delattr", "getattr", "methodcaller", "setattr")  # they take names as texts
-
-
-@dataclass(frozen=True)
-class ProgramNames:
-    """The names of a program."""
-
-    tree: ast.Module
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
-
-    @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
-
-    @cached_property
-    def imports(self) -> dict[str, set[str]]:
-        return imported_names(self.tree)
-
-    @cached_property
-    def bound(self) -> set[str]:
-        return bound_names(self.tree)
-
-    def meanings(self, node: ast.Name | ast.Attribute) -> set[str]:
-        """Return what a name, or an attribute of one, may mean by the imports, such as {"sys.stdout"}."""
-        if isinstance(node, ast.Name):
-            return self.imports.get(node.id, set())
-        modules = self.imports.get(node.value.id, set()) if isinstance(node.value, ast.Name) else set()
-        return {f"{module}.{node.attr}" for module in modules}
+# They lead to an unfinished dataclass, or to the class of its fields: it runs their names as texts.
+HOOKS = ("__class__", "__class_getitem__", "__get__", "__init_subclass__", "__origin__", "__set_name__")
 
 
 def find_forbidden_use(code: str) -> str:
@@ -106,9 +92,16 @@ def find_forbidden_use(code: str) -> str:
     """
     if not (tree := parse_program(code)):
         return ""
-    names = ProgramNames(tree)
-    faults = [*import_faults(names), *module_faults(names), *name_faults(names)]
-    faults += builtin_faults(names, read_globally(code, tree))
+    try:
+        scopes = list(iterate_scopes(code))
+    except UNREADABLE:  # it is nested too deeply, or no program
+        scopes = []
+    of_python = names_of_python(tree, scopes) if scopes else names_in(tree) & PYTHON
+    imports = imported_names(tree)
+    has_dataclasses = any(meaning.startswith("dataclasses") for meaning in chain(*imports.values()))
+    hooks = HOOKS if has_dataclasses else ()
+    names = ProgramNames(tree, imports, of_python, lambda name: is_refused(name) or name in hooks)
+    faults = [*import_faults(names), *module_faults(names), *name_faults(names), *names.iterate_hidden()]
     return "Line {} {}.".format(*min(faults)) if faults else ""
 
 
@@ -151,48 +144,36 @@ def module_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
             elif isinstance(node.ctx, ast.Load):
                 call = names.parents.get(parent) if getattr(parent, "arg", "") == "file" else None
                 is_printed = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "print"
-                if meaning not in STREAMS or not is_printed or "print" in names.bound:
+                if meaning not in STREAMS or not is_printed or "print" in names.bindings:
                     yield node.lineno, f"uses {meaning} as a value, {HIDDEN}"
 
 
 def name_faults(names: ProgramNames) -> Iterator[tuple[int, str]]:
-    """Yield (line, fault) of each name of Python's own that leads out of the program, also in a text."""
+    """Yield (line, fault) of each name that leads out of the program."""
+    hidden = BUILTINS | ({"type": HIDDEN} if names.is_refused("__class__") else {})  # among dataclasses
     for node in names.nodes:
-        given = [getattr(node, kind, None) for kind in ("id", "name", "arg", "asname", "rest")]
-        given += getattr(node, "names", ())
-        attributes = [getattr(node, "attr", ""), *getattr(node, "kwd_attrs", ()), *names_in_texts(node)]
-        wrong = [name for name in given if isinstance(name, str) and is_special(name)]
-        for name in [*wrong, *filter(is_refused, attributes)]:
-            yield getattr(node, "lineno", 1), f"uses {shown(name)}, {MACHINE}"
+        if is_class_named(node, names):
+            continue
+        fields = [getattr(node, kind, None) for kind in ("id", "attr", "name", "arg", "asname", "rest")]
+        for name in [*fields, *getattr(node, "kwd_attrs", ()), *getattr(node, "names", ())]:
+            is_wrong = isinstance(name, str) and names.is_refused(name)
+            if is_wrong and (DUNDER.fullmatch(name) or isinstance(node, ast.Attribute | ast.MatchClass)):
+                yield getattr(node, "lineno", 1), f"uses {shown(name)}, {MACHINE}"
+        declaration = names.parents.get(node)
+        is_declared = isinstance(declaration, ast.AnnAssign) and declaration.target is node
+        if isinstance(node, ast.Name) and node.id in names.of_python & hidden.keys() and not is_declared:
+            yield node.lineno, f"uses {node.id}, {hidden[node.id]}"
 
 
-def names_in_texts(node: ast.AST) -> list[str]:
-    """Return the attributes that a text reads as a format, or that a call takes as texts."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and "{" in node.value:
-        return re.findall(r"\.(\w+)", node.value)
-    function = getattr(node, "func", None)
-    if getattr(function, "id", getattr(function, "attr", "")) not in READERS:
-        return []
-    texts = [getattr(argument, "value", None) for argument in getattr(node, "args", ())]
-    return [name for text in texts if isinstance(text, str) for name in text.split(".")]
-
-
-def builtin_faults(names: ProgramNames, read: set[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line, fault) of each use of one of BUILTINS. read: see `read_globally`."""
-    for node in names.nodes:
-        if isinstance(node, ast.Name) and node.id in BUILTINS.keys() & read:
-            yield node.lineno, f"uses {node.id}, {BUILTINS[node.id]}"
-
-
-def read_globally(code: str, tree: ast.Module) -> set[str]:
-    """Return the global names of a program that it does not bind outside of functions and classes."""
-    try:
-        scopes = list(iterate_scopes(code))
-    except UNREADABLE:  # it is nested too deeply, or no program
-        return names_in(tree)
-    symbols = [symbol for scope in scopes for symbol in scope.get_symbols() if symbol.is_global()]
-    bound = {each.get_name() for each in scopes[0].get_symbols() if each.is_assigned() or each.is_imported()}
-    return {symbol.get_name() for symbol in symbols} - bound
+def is_class_named(node: ast.AST, names: ProgramNames) -> bool:
+    """Return whether a node is `type` or `__class__`, of which only `__name__` or the identity is read."""
+    place = names.parents.get(node)
+    if getattr(node, "id", "") == "type" and isinstance(place, ast.Call) and place.func is node:
+        place = names.parents[place]
+    elif getattr(node, "attr", "") != "__class__":
+        return False
+    is_compared = isinstance(place, ast.Compare) and all(isinstance(o, ast.Is | ast.IsNot) for o in place.ops)
+    return is_compared or getattr(place, "attr", "") in ("__name__", "__qualname__")
 
 
 def is_special(name: str) -> bool:
@@ -210,7 +191,7 @@ def is_allowed(module: str, name: str) -> bool:
     if module in NARROW or module not in ALLOWED_MODULES or module == "__future__":
         return name in NARROW.get(module, (name,))
     if name == "*":
-        return module not in WITHHELD
+        return module not in WITHHELD and not any(key.startswith(f"{module}.") for key in (*PLACES, *READERS))
     members, withheld = vars(importlib.import_module(module)), WITHHELD.get(module, ())
     is_public = name in members.get("__all__", members) and not name.startswith("_") and name not in withheld
     is_value = is_public and not isinstance(members[name], types.ModuleType)

@@ -1,4 +1,4 @@
-"""Parameters of notebooks/mbpp_eval.ipynb, and the problems that they choose."""
+"""Parameters of notebooks/mbpp_eval.ipynb and of `rlnb eval`, and the problems that they choose."""
 
 import hashlib
 import os

@@ -56,6 +56,7 @@ EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMP
 HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
+AGREEMENT_SECONDS = 300.0  # for rank 0 to choose a directory; it may start and check later than the others
 MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended
 DAMAGED_SUFFIX = ".damaged"
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
@@ -301,6 +302,29 @@ def claimed_directory(directories: Iterable[Path]) -> Iterator[Path]:
                 stack.enter_context(locked(directory))
                 break
         yield directory
+
+
+@contextmanager
+def agreed_directory(directories: Iterable[Path], note: Path, *, num_ranks: int) -> Iterator[Path]:
+    """Return the directory that rank 0 claims, as `claimed_directory`; the file `note` tells the other ranks.
+
+    Raises RlnbError on a rank that is told none.
+    """
+    if rank() == 0:
+        with claimed_directory(directories) as directory:
+            if num_ranks > 1:
+                write_text(note, str(directory))
+            try:
+                yield directory
+            finally:
+                note.unlink(missing_ok=True)
+        return
+    deadline = time.monotonic() + AGREEMENT_SECONDS
+    while not note.exists():
+        if time.monotonic() > deadline:
+            raise RlnbError(f"{note}: is missing after {AGREEMENT_SECONDS:.0f} s; see the output of rank 0")
+        time.sleep(0.1)
+    yield Path(note.read_text(encoding="utf-8"))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from rlnb.run.disk import telling_full_disk, write_text
 from rlnb.run.launcher import name_cause, run_ranks
 from rlnb.run.metrics import main_measures
 from rlnb.run.prepare import Values, prepare
-from rlnb.run.slurm import join_tasks
+from rlnb.run.slurm import join_tasks, own_step
 from rlnb.run.tracking import read_metrics
 
 OF_RUN = ("seed", "output_dir")  # which the command sets, whatever the parameters cell says
@@ -77,13 +77,14 @@ def run_notebook(
     or RunInUse before anything has run.
     """
     join_tasks()
-    if out is None and world_size() > 1:
-        raise ParamsError("--out: is missing. All ranks must be told one directory.")
+    if out is None and world_size() > 1 and not own_step():
+        raise ParamsError("--out: is missing. Under torchrun all ranks must be told one directory.")
     plan = plan_run(notebook, profile=profile, overrides=overrides, out=out, num_ranks=num_ranks)
     with contextlib.ExitStack() as stack:
         if out is None:
             make_directory(plan.directory.parent)
-            chosen = runs.claimed_directory(find_run_directories(plan))
+            note = plan.directory.parent / f".step-{own_step()}"
+            chosen = runs.agreed_directory(find_run_directories(plan), note, num_ranks=world_size())
             plan = move_run(plan, stack.enter_context(chosen))
         else:
             make_directory(plan.directory)

@@ -20,6 +20,12 @@ def num_restarts() -> int:
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
+def own_step() -> str:
+    """Return what tells this step of srun from all others, also of the same job; "" outside srun."""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    return f"{own_job()}.{step}.{num_restarts()}" if step else ""
+
+
 def join_tasks(environ: MutableMapping[str, str] | None = None) -> None:
     """Give a task of srun torchrun's environment: where srun has started several, each of them is a rank.
 

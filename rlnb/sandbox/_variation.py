@@ -1,10 +1,15 @@
 """Make a zygote's interpreter differ from others in accidents: the hour, the machine, addresses.
 
-Runs in the zygote (`_zygote.py`) before any program; the hash seed is the interpreter's own. Standard library
-only. For programs that read what they should not, not for those that dig for the functions replaced here.
+Names that the library takes from a program's objects are checked here, too: the check of the code game reads
+those that are written. Runs in the zygote (`_zygote.py`) before any program; the hash seed is the
+interpreter's own. Standard library only. For programs that read what they should not, not for those that dig
+for the functions replaced here.
 """
 
+import copy
 import ctypes
+import dataclasses
+import functools
 import gc
 import os
 import posix
@@ -16,6 +21,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import _child
 import _layers
@@ -25,6 +31,8 @@ import _layers
 TWINS = ("_datetime", "_zoneinfo", "_uuid")
 ABSENT = ("_sqlite3", "_ctypes", "ctypes")
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
+FIELD_NAME: Any = dataclasses.Field.__dict__["name"]
+GET_CACHED: Any = functools.cached_property.__get__
 SEED = int(os.environ["PYTHONHASHSEED"])
 NAME = "v" * (1 + SEED % 16) + f"{SEED:010d}"  # those of 16 seeds in a row also differ in length
 
@@ -69,11 +77,54 @@ def vary(clock_shift_seconds: float, folder: str) -> Callable[[int], object] | N
         set_limit(sys.getrecursionlimit() + deeper)
         put(lambda limit: set_limit(min(limit + deeper, 2**31 - 1)), "setrecursionlimit", sys)
         gc.set_threshold(700 - 20 * (SEED % 32))
+    guard_names()
     for member in vars(import_module("datetime")).values():
         if getattr(member, "__module__", "") == "_pydatetime":  # where its Python version lies since 3.12
             member.__module__ = "datetime"
     vary_machine(folder)
     return None if clock_shift_seconds else ctypes.pythonapi.Py_Exit
+
+
+class FieldName:
+    """The name of a dataclass's field, which becomes a part of texts that are run: it has to be a name."""
+
+    def __get__(self, field: object, _: type) -> object:
+        name = FIELD_NAME.__get__(field)
+        if name is not None and not (type(name) is str and name.isidentifier() and is_ordinary(name)):
+            raise TypeError("a field's name was made up")
+        return name
+
+    def __set__(self, field: object, name: object) -> None:
+        FIELD_NAME.__set__(field, name)
+
+
+def is_ordinary(name: str) -> bool:
+    """Return whether a name is none of Python's own, such as `__globals__`."""
+    return not name[:2] == name[-2:] == "__"
+
+
+def set_slot(owner: object, name: str, value: object) -> None:
+    """Set an attribute of a copy, to what the original says of itself."""
+    if isinstance(owner, type) or not is_ordinary(name):
+        raise TypeError("an attribute's name was made up")
+    setattr(owner, name, value)
+
+
+def get_cached(self: Any, owner: object, kind: type | None = None) -> object:
+    """Return a cached property, not one of a class, whose attributes it would read by any name."""
+    if isinstance(owner, type):
+        raise TypeError("a class caches no property")
+    return GET_CACHED(self, owner, kind)
+
+
+def guard_names() -> None:
+    """Refuse Python's own names where its library takes names from a program's objects: it may make them up.
+
+    What is replaced stays in this module: no program finds it in a function's closure.
+    """
+    copy.setattr = set_slot  # type: ignore[attr-defined]
+    dataclasses.Field.name = FieldName()  # type: ignore[assignment, misc]
+    functools.cached_property.__get__ = get_cached  # type: ignore[method-assign, assignment]
 
 
 def make_refusals_fatal() -> None:

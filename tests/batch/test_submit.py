@@ -112,11 +112,11 @@ def test_a_job_that_waits_for_the_one_in_the_queue_is_its_continuation(capsys, p
         (("--seeds", "1-2"), "--nodes=2", "--nodes"),
         (("--gpu-memory", "40"), "", "--gpu-memory 40"),
         ((), "--gpus-per-socket=2", "--gpus-per-socket=2: ask"),
-        (("--machine", "v100"), "--gpus=4 --nodes=2", "--gpus=4: ask"),
+        (("--machine", "v100"), "--gpus=3 --nodes=2", "--gpus=3: is not"),
         ((), "--nodes=1-2", "--nodes=1-2: is not a number"),
         ((), "--nodes=0", "--nodes=0: is not a number"),
         ((), "--cpus-per-task=all", "--cpus-per-task=all: is not a number"),
-        (("--machine", "v100"), "--gpus-per-node=volta:2", "--gpus-per-node=volta:2: ask"),
+        (("--machine", "v100"), "--gpus-per-node=many", "--gpus-per-node=many: is not"),
         (("--set", "model.id=./model"), "--mem=450M", "of 0.4 GiB: does not fit"),
         (("--set", "model.id=./model"), "--mem-per-cpu=50 --cpus-per-task=4", "of 0.2 GiB: does not fit"),
         ((), "--array=0-9", "--array=0-9: is computed"),
@@ -135,6 +135,24 @@ def test_ranks_are_as_many_as_the_gpus_that_are_asked_for():
         "gpu:a100-sxm4-80gb:2": 2, "gpu:3090:2": 2, "gres/gpu:2": 2, "gpu:2(S:0-1)": 2, "gpu:a:1,gpu:b:2": 3,
     }  # fmt: skip
     assert {gres: count_gpus({"gres": gres}) for gres in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "gres"),
+    [
+        ("--gpus-per-node=volta:2", "gpu:volta:2"),
+        ("--gpus-per-task=2", "gpu:2"),
+        ("--gpus-per-task=1 --ntasks-per-node=2", "gpu:2"),
+        ("--gpus=volta:2", "gpu:volta:2"),
+        ("--gpus=4 --nodes=2", "gpu:2"),
+    ],
+)
+def test_gpus_of_any_spelling_are_asked_for_once(capsys, sbatch, gres):
+    command = ["submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=tiny", "--dry-run"]
+    assert cli.main([*command, "--set", "tasks.source=builtin", "--", *sbatch.split()]) == 0
+    script = capsys.readouterr().out
+    assert f"#SBATCH --gres={gres}\n" in script and "#SBATCH --gpus" not in script
+    assert "--nproc 2)" in script or "--ntasks=4 " in script
 
 
 def test_a_job_asks_for_the_memory_that_its_run_needs_unless_it_is_told(capsys):

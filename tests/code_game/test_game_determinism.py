@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from rlnb.code_game.determinism import ADDRESS, ALLOWED_MODULES, HIDDEN, MACHINE, OUTSIDE, find_forbidden_use
+from rlnb.code_game.determinism import ADDRESS, ALLOWED_MODULES, MACHINE, find_forbidden_use
 from rlnb.sandbox import Limits, Reruns
+from rlnb.source_code.reflection import HIDDEN, OUTSIDE
 
 FORBIDDEN = [
     *(f"import math, {module}" for module in ("builtins", "json.tool", "os", "os.path", "time")),
@@ -16,8 +17,11 @@ FORBIDDEN = [
     "import statistics\nprint(statistics.sys.modules)", "from io import open",
     "def f(): pass\nprint(f.__globals__)", "print('{0.__globals__}'.format(f))", "print(len.__self__)",
     "print(object.__getattribute__(str, '__do' + 'c__'))", "match 'a':\n    case str(__doc__=d): print(d)",
-    "print('{0:{1.__doc__}}'.format(1, f))", "print('{0.gi_frame}'.format(g))",
-    "print(getattr(f, '__globals__'))", "import operator as o\no.attrgetter('gi_frame.f_globals')",
+    "print(getattr(object, '__sub' + 'classes__')())",
+    "print(('{0.__glo' + 'bals__}').format(f))", "print('{0:{1.__doc__}}'.format(1, f))",
+    "t = '{0.__glo'\nt += 'bals__}'\nprint(t.format(f))",
+    "print(*map(str.format, ['{0.__do' + 'c__}'], [f]))", "print('{0.gi_frame}'.format(g))",
+    "import operator as o\no.attrgetter('a' + 'b')", "from operator import attrgetter as a\na('b' + 'c')",
     "import sys as m\nprint(m.version)\nimport math as m", "import abc as s\ndef f(s): pass\nt = s",
     "import sys\nold = sys.stdout", "class A:\n    if 1:\n        import sys", "print(eval('2' + '2'))",
 ]  # fmt: skip
@@ -42,18 +46,100 @@ ALLOWED = [
 ]  # fmt: skip
 
 READ = "('/usr/lib/python3.11/os.py').read()"
-# A name of Python's that the program binds as well, but not outside of functions and classes.
+# A name of Python's that the program binds as well, but not surely before it reads it there.
 STILL_OF_PYTHON = {
     **{
         f"a parameter elsewhere, {name}": f"def f({name}=0): pass\nprint({name}('a' + 'b'))"
-        for name in ("open", "exec", "eval", "__import__", "globals", "dir", "vars", "id", "locals")
+        for name in ("open", "exec", "eval", "__import__", "globals", "dir", "vars", "id", "locals",
+                     "compile", "getattr")
     },
+    "itself": "getattr = getattr\ngetattr(object, '__sub' + 'classes__')",
     "a class's attribute": f"class A:\n    open = 1\nprint(open{READ})",
+    "a class's own, in a function":
+        f"def f(open):\n    class A:\n        if 0: open = 1\n        print(open{READ})",
+    "an exception's": f"try: 1 / 0\nexcept Exception as open: pass\nprint(open{READ})",
+    "under an if": f"if False:\n    open = 1\nprint(open{READ})",
+    "deleted": f"open = 1\ndel open\nprint(open{READ})",
+    "deleted by a function": f"open = 1\ndef f():\n    global open\n    del open\nf()\nprint(open{READ})",
     "a walrus in a comprehension": f"print([(open := 1) if 0 else open{READ} for _ in 'a'])",
+    "a loop's, before its target": f"for d[open{READ}], open in [(1, 2)]: pass",
+    "an annotation": f"open: int\nprint(open{READ})",
+    "an augmented one": "class A:\n    def __radd__(self, o): print(o('/etc/passwd'))\nopen += A()",
+    "a default of its own": f"def open(x=open{READ}): pass",
+    "a function before it": f"def f(): print(open{READ})\nf()\nopen = 1",
+    "destroyed after a loop": f"for open in [1]:\n    class A:\n        def __del__(self): open{READ}",
     "a global of a function":
         f"def f(open):\n    def g():\n        global open\n        print(open{READ})\n    g()",
+    "an f-string before it": f"open = f\"\"\"\n\n{{open{READ}}}\"\"\"",
     "a keyword": f"def f():\n    dict(open=1)\n    print(open{READ})",
+    "one that is imported":
+        "def f(attrgetter):\n    from operator import attrgetter\n    attrgetter('__a' + 'b__')",
+    "globals that are destroyed": (
+        f"open = 1\nclass A:\n    __slots__ = ()\n    def __del__(self): print(open{READ})\na = A()"
+    ),
 }  # fmt: skip
+# The run makes up a name, which leads to what no name in the text tells.
+MADE_UP = {
+    "annotations that are code": "class A:\n    x: int = 0\n    __annotations__['x, open(1)'] = int",
+    "annotations of a class": "class A: pass\nA.__annotations__ = {}",
+    "a dataclass by a call": "import dataclasses as d\nA = d.dataclass(type(int)('A', (), N))",
+    "a dataclass as a value": "from dataclasses import dataclass\n[A] = map(dataclass, [B])",
+    "a dataclass of a made-up base": "from dataclasses import dataclass as d\n@d\nclass A(B): x: int = 0",
+    "a dataclass with a metaclass": "from dataclasses import dataclass as d\n@d\nclass A(metaclass=M): pass",
+    "a dataclass of two decorators": "from dataclasses import dataclass as d\n@d\n@f\nclass A: pass",
+    "a dataclass's fields": "import dataclasses\ndataclasses.fields(A)[0].name = N",
+    "a field that sees its class": (
+        "from dataclasses import dataclass\nclass F:\n    def __set_name__(self, owner, name): pass\n"
+        "@dataclass\nclass A:\n    x: F = F()"
+    ),
+    "what a dataclass runs texts with": "import dataclasses\ndataclasses.exec = print",
+    "a function's type": "import dataclasses\ndataclasses.FunctionType",
+    "a class by a call": "A = type('A', (), {'__match' + '_args__': N})",
+    "a class by a list": "A = type(*X)",
+    "a class by the type's method": "type.__new__(type, 'A', (), {})",
+    "a metaclass": "class M(type): pass",
+    "a metaclass by a keyword": "class A(metaclass=M): pass",
+    "a metaclass among keywords": "class A(**{'meta' + 'class': M}): pass",
+    "a metaclass of the library": "from enum import EnumType as E\nE('A', (), {})",
+    "another of the library": "import abc\nabc.ABCMeta('A', (), {})",
+    "names to match": "class A:\n    __match_args__ = ('__glo' + 'bals__',)",
+    "names to match in an enumeration": (
+        "import enum\nA = enum.Enum('A', {'__match' + '_args__': N})\nmatch f:\n    case A(x): pass"
+    ),
+    "a class to match that is renamed": "int = A\nmatch f:\n    case int(x): pass",
+    "a class to match behind a dot": "match f:\n    case A.B(x): pass",
+    "members of any module": "import enum\nenum.Enum._convert_('E', 'posix', lambda n: n == 'getpid')",
+    "members put in any module": "import enum\nenum.global_enum(E)",
+    "an annotation that is run": "import typing\ntyping.List['open(1)'].__args__[0]._evaluate({}, {}, set())",
+    "attributes that are copied": "import functools\nfunctools.update_wrapper(B(), f, [N], ())",
+    "attributes that wraps copies": "from functools import wraps\nwraps(f, [N], ())(B())",
+    "wraps with its defaults changed": "from functools import wraps\nwraps.__defaults__ = [N], ()",
+    "a stream's name in a base": "import contextlib as c\nclass A(c.redirect_stdout): _stream = 'modules'",
+    "a stream's name in an object": "import contextlib as c\nr = c.redirect_stdout(0)\nr._stream = 'modules'",
+    "a stream as a value": "from contextlib import redirect_stdout\nf(redirect_stdout)",
+    "an attribute that is set": "setattr(A, '__match' + '_args__', N)",
+    "an attribute that is deleted": "delattr(A, N)",
+    "an attribute that a method sets": "object.__setattr__(a, N, 1)",
+    "an attribute that a type sets": "int.__class__.__setattr__(A, N, 1)",
+    "an attribute by a list": "getattr(*[f, '__globals__'], 'x')",
+    "attributes of the copy": "class A:\n    def __reduce__(self): return f, (), (None, {N: 1})",
+    "attributes of the copy, by its state": "class A:\n    def __getstate__(self): return None, {N: 1}",
+    "format by a text": "getattr('{0.__glo' + 'bals__}', 'format')(f)",
+    "format by an attribute's name": "from operator import attrgetter\nattrgetter('format')(N)(f)",
+    "format by a method's name": "from operator import methodcaller\nmethodcaller('format', f)(N)",
+    "format by a pattern": "match N:\n    case str(format=g): print(g(f))",
+    "an attribute by a text": "getattr(f, '__setattr__')(N, 1)",
+    "every attribute": "class A:\n    def __getattribute__(self, name): return 1",
+    "where a directory is": "import contextlib\nwith contextlib.chdir('/usr'): pass",
+}  # fmt: skip
+# Ways to the class of a dataclass's fields, whose names dataclass runs as texts, and to an unfinished class.
+DATACLASS = "import typing\nfrom dataclasses import dataclass, field\n"
+FIELD_CLASSES = [
+    "field().__class__", "type(field())", "getattr(field(), '__class__')", "[*map(type, [field()])][0]",
+    "field().__class_getitem__(int).__origin__", "typing.get_origin(typing.Type[int])",
+    "type(int)('F', (), {'__set' + '_name__': hook})", "setattr(F, '__set_name__', hook)",
+    "type(field()) == Y()", "(lambda f=type: f)()",
+]  # fmt: skip
 PLAIN_CLASSES = [
     "from dataclasses import dataclass\n@dataclass\nclass A:\n    type: str\n    id: int\n"
     "    def __eq__(self, o): return type(self) is type(o) and self.type == o.type\n"
@@ -79,11 +165,51 @@ PLAIN_CLASSES = [
     "import copy\nclass A:\n    def __deepcopy__(self, memo): return A()\nprint(copy.deepcopy([A()]) != [])",
     "cr_total, tb_size, f_code = 1, 2, 3\ndef g(_stream): return _stream\nprint(g(cr_total + tb_size))",
     "string = 'ab'\nfor copy in string: print(copy, '__doc__', 'a.b')",
-    "from dataclasses import dataclass\nclass A: pass\n@dataclass\nclass B(A): x: int = 0",
-    "from abc import ABCMeta\nclass A(metaclass=ABCMeta): pass", "match A(1):\n    case A(x): print(x)",
-    "print(getattr('a', 'up' + 'per')(), type('A', (), {})())", "t = '{}' * 2\nprint(t.format(1, 2))",
 ]  # fmt: skip
-# Ordinary programs with much of the library, and what they print.
+# No text tells these: names that the library of Python takes from objects. Each would print "found".
+FIELD = (
+    "from dataclasses import asdict, dataclass, field, replace\nF = field(default=1)\n"
+    "@dataclass\nclass A:\n    x: int = F\n"
+)
+RUN = "y=print('found'), z"
+MADE_UP_WHILE_RUNNING = {
+    "a field's name that is run": (
+        "from dataclasses import dataclass, field\nF = field()\ndef hook(cls):\n"
+        f"    F.name = {RUN!r}\n    return 0\nclass H:\n    __getitem__ = hook\n@dataclass\nclass A:\n"
+        "    x: int = F\n    y: int = classmethod(property(hook))\n"
+    ),
+    "annotations of another class": (
+        "from enum import Enum\nfrom functools import wraps\nfrom typing import TypedDict\n"
+        f"from dataclasses import dataclass\nT = TypedDict('T', {{{RUN!r}: int}})\n"
+        "def hook(self, owner, name):\n    try: wraps(T)(owner)\n    except AttributeError: pass\n"
+        "E = Enum('E', {'__set' + '_name__': hook, 'B': 1})\n@dataclass\nclass A:\n    x: int = E.B\nA()"
+    ),
+    "a field's name that is read": f"{FIELD}F.name = '__do' + 'c__'\nprint(asdict(A()) and 'found')",
+    "a field's name that is replaced": f"{FIELD}F.name = '__dic' + 't__'\nprint(replace(A()) and 'found')",
+    "a field's name that is printed":
+        f"import pprint\n{FIELD}F.name = '__dic' + 't__'\nprint(pprint.pformat(A(), width=1) and 'found')",
+    "a cached attribute": (
+        "from functools import cached_property as c\np = c(print)\np.attrname = '__do' + 'c__'\n"
+        "print(p.__get__(str) and 'found')"
+    ),
+    "a cached attribute of a class of its own": (
+        "from functools import cached_property\nclass C(cached_property):\n"
+        "    attrname = property(lambda s: '__do' + 'c__', lambda s, v: 0)\n"
+        "print(C(print).__get__(str) and 'found')"
+    ),
+    "an attribute of a copy": (
+        "import copy\nfrom enum import Enum\ndef f(): pass\nstate = (None, {'__qual' + 'name__': 'found'})\n"
+        "names = {'__redu' + 'ce_ex__': lambda *_: (lambda: f, (), state), '__co' + 'py__': None, 'B': 1}\n"
+        "E = Enum('E', names)\n"
+        "copy.copy(E.B)\nprint(f.__qualname__)"
+    ),
+    "an attribute of a copied class": (
+        "import copy\nmake = [type][0]\nclass A: x = 'a'\nstate = (None, {'x': 'found'})\n"
+        "B = make('B', (), {'__redu' + 'ce_ex__': lambda *_: (lambda: A, (), state)})\n"
+        "copy.copy(B())\nprint(A.x)"
+    ),
+}  # fmt: skip
+# Ordinary programs with the same parts of the library, and what they print.
 ORDINARY = {
     "from dataclasses import asdict, astuple, dataclass, replace\n@dataclass(slots=True, order=True)\n"
     "class A:\n    x: int\n    _y: int = 2\n"
@@ -107,7 +233,7 @@ STREAMS_AS_VALUES = [
     "from sys import stdout as s\nprint(s.buffer)", "class A:\n    o = sys.stdout\nprint(A.o.buffer)",
     "def print(file): file.buffer\nprint(file=sys.stdout)", "a = b.c = sys.stdout",
     "from contextlib import redirect_stdout as r\nprint(r(0)._old_targets)",
-    "class A:\n    from sys import stdout\nprint(A.stdout.buffer)",
+    "class A:\n    from sys import stdout\nprint(A.stdout.buffer)", "from operator import *",
 ]  # fmt: skip
 
 
@@ -138,6 +264,18 @@ def test_no_use_of_a_stream_or_a_module_reaches_more_than_writing_needs():
     assert [code for code in programs if find_forbidden_use(code) == ""] == []
 
 
+@pytest.mark.parametrize("way", MADE_UP)
+def test_what_makes_names_from_data_is_refused(way):
+    said = find_forbidden_use(MADE_UP[way])
+    assert any(reason in said for reason in (MACHINE, OUTSIDE, HIDDEN)), said
+
+
+@pytest.mark.parametrize("way", FIELD_CLASSES)
+def test_no_program_changes_what_dataclass_runs(way):
+    assert HIDDEN in (said := find_forbidden_use(f"{DATACLASS}F = {way}\n")) or MACHINE in said
+    assert find_forbidden_use(f"{DATACLASS}F = field(default=3)\n") == ""
+
+
 @pytest.mark.parametrize("target", ["x = Fake", "del x", "x += 1", "for x in [Fake]: pass"])
 def test_no_program_changes_a_module(target):
     for module, name in (("dataclasses", "field"), ("functools", "reduce"), ("math", "pi")):
@@ -149,10 +287,13 @@ def test_what_depends_on_the_program_alone_is_allowed():
     assert {code: find_forbidden_use(code) for code in programs} == dict.fromkeys(programs, "")
 
 
-def test_ordinary_programs_print_the_same_in_all_interpreters():
+def test_what_the_library_takes_as_a_name_is_none_of_pythons_own():
     with Reruns(Limits(cpu_seconds=1), num_workers=2) as reruns:
-        results = reruns.run_many(ORDINARY)
-    for code, rerun in zip(ORDINARY, results, strict=True):
+        results = reruns.run_many([*MADE_UP_WHILE_RUNNING.values(), *ORDINARY])
+    for way, rerun in zip(MADE_UP_WHILE_RUNNING, results, strict=False):
+        assert "TypeError: a" in rerun.execution.error, (way, rerun)
+        assert "found" not in rerun.execution.stdout, (way, rerun)
+    for code, rerun in zip(ORDINARY, results[len(MADE_UP_WHILE_RUNNING) :], strict=True):
         assert find_forbidden_use(code) == ""
         assert (rerun.execution.stdout, rerun.difference) == (ORDINARY[code] + "\n", ""), (code, rerun)
 

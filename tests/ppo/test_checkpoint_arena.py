@@ -92,12 +92,14 @@ def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
+        ("--opponent nash", "--checkpoint"),
         ("--checkpoint nowhere", "--checkpoint"),
         ("--checkpoint {tmp_path}", "--checkpoint"),  # without weights
         ("--checkpoint {checkpoint} --opponent stockfish", "--opponent"),
         ("--checkpoint {checkpoint} --opponent perfect", "--opponent"),
         ("--checkpoint {checkpoint} --episodes 3", "--episodes"),
         ("--checkpoint {checkpoint} --episodes 2", "--episodes"),  # of two games
+        ("--checkpoint {checkpoint} --set seed=1", "--set"),
     ],
 )
 def test_wrong_options_are_refused_before_a_model_is_loaded(

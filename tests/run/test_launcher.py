@@ -219,14 +219,15 @@ def free_port(ports: range) -> int:
     raise OSError("no port is free")
 
 
-def test_two_tasks_of_srun_are_two_ranks_of_one_run(start, out):
+def test_two_tasks_of_srun_are_two_ranks_of_one_run_also_without_a_directory(start, tmp_path):
     port = free_port(range(20000 + os.getpid() % 10000, 40000))
     step = {"SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
     step["SLURM_STEP_NODELIST"] = "localhost"
-    tasks = [start(ADDS_RANKS, *OUT, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
+    tasks = [start(ADDS_RANKS, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
     for task in tasks:
         _, errors = task.communicate(timeout=120)
         assert task.returncode == 0, errors
+    (out,) = (tmp_path / "outputs/grpo_code_execution").iterdir()
     assert [(out / f"sum{rank}").read_text() for rank in (0, 1)] == ["3", "3"]
     assert {path.name for path in out.glob("*.ipynb")} == {"attempt-01.ipynb", "attempt-01.rank1.ipynb"}
 
