@@ -9,7 +9,7 @@
 - `step_over_products`: our step over the matrix products alone that it cannot do without.
 - `seconds`: of each; "decode" is the writing, "ours" less that the update.
 
-    python benchmarks/grpo_step.py --json
+    GOMP_SPINCOUNT=1000 python benchmarks/grpo_step.py --json    # as a run has it: matters for contention
     RLNB_MODEL__ID=DIR python benchmarks/grpo_step.py --json    # another model, such as Qwen2.5-Coder-0.5B
 """
 
@@ -32,7 +32,6 @@ from rlnb.code_execution.sources import load_tasks
 from rlnb.grpo.config import GRPOConfig, settings_of_machine
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.machine import probe, recommend
-from rlnb.machine.threads import adapt_threads
 from rlnb.params import load_params, resolve
 from rlnb.params.sections import NotebookParams
 from rlnb.policy import Policy, load_policy
@@ -85,7 +84,6 @@ def make_step(
         policy.model.get_base_model().set_attn_implementation(attention)
         policy.model.train()
         trainer._step, trainer._buffered_inputs = 0, None
-        adapt_threads()
 
         def passes() -> None:
             for _ in range(ROWS // batch):
@@ -109,7 +107,6 @@ def products(policy: Policy, prompt_tokens: int) -> Callable[[], list[float]]:
                 inputs[weight.shape[1]] @ weight.t()
 
     def run() -> None:
-        adapt_threads()
         multiply(ROWS, TOKENS)
         multiply(prompt_tokens, 2)  # written and trained on, back only to the adapters
         multiply(ROWS * TOKENS, 2)
@@ -154,7 +151,6 @@ def main() -> None:
     seconds = {name: row["p50_ms"] / 1000 for name, row in interleave(contestants, rounds=ROUNDS).items()}
     with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
         time.sleep(1)
-        adapt_threads()
         beside = min(ours()[0] for _ in range(ROUNDS))
         busy.kill()
     figures = {

@@ -21,7 +21,6 @@ from rlnb.evaluations import evaluate_step
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.cpu_trainer import CpuGRPOTrainer
 from rlnb.grpo.kl import MeasureKl
-from rlnb.machine.threads import adapt_threads
 from rlnb.params.bases import write_base
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import rewind
@@ -207,9 +206,6 @@ class MetricsReporter(TrainerCallback):
     def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         if state.global_step >= state.max_steps:  # TRL's closing log would empty the last step's completions
             self.trainer.log_completions = False
-
-    def on_step_begin(self, *_: object, **__: object) -> None:
-        adapt_threads()
 
     def on_log(
         self, args: object, state: TrainerState, control: object, *, logs: Mapping[str, float], **_: object

@@ -31,7 +31,7 @@ class ResumableParams(Section):
     resume: str = Field(default="auto", min_length=1)
     """auto = go on from the newest complete checkpoint, latest = the same, and there must be one, never =
     start again, or the directory of another run or checkpoint, whose whole state continues"""
-    num_threads: int = described(0, "CPU threads of torch; 0 = as many as there are free cores", ge=0)
+    num_threads: int = described(0, "CPU threads of torch; 0 = one a usable core", ge=0)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.resume not in ("auto", "latest", "never") and not os.path.isdir(self.resume):

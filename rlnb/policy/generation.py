@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
-from rlnb.machine.threads import adapt_threads
 from rlnb.policy.decoding import (
     LOOK_TOKENS,
     Complete,
@@ -159,7 +158,6 @@ class _Writing:
     ) -> Sequence[Sequence[int]]:
         tokenizer = self.policy.tokenizer
         columns = uniform_columns(seeds) if seeds else None
-        adapt_threads()
         return decode(
             self.policy.model, tokenizer(prompts)["input_ids"], max_new_tokens=self.max_new_tokens,
             temperature=self.temperature, ends=self.ends, pad=tokenizer.pad_token_id,

@@ -20,7 +20,6 @@ from accelerate.utils import gather_object
 from rlnb.display.progress import progress_bar
 from rlnb.evaluations import evaluate_step
 from rlnb.machine import rank
-from rlnb.machine.threads import adapt_threads
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.results import mbpp_metrics
 from rlnb.mbpp.samples import Sample
@@ -98,7 +97,6 @@ class GameRun(Generic[AnyParams, AnyState]):
         if rewind(self.policy.model, *([head] if head else [])):
             self.learner = replace(self.learner)  # with a fresh optimizer and fresh copies of the weights
         self.state = restore(self.first_state, checkpoint, self.learner)
-        adapt_threads()
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         self.output_dir.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
@@ -165,7 +163,6 @@ class GameRun(Generic[AnyParams, AnyState]):
             self.say(line)
         if self.show and (is_last or state.step % max(1, training.max_steps // 50) == 0):
             self.show(state.step, training.max_steps)
-        adapt_threads()
 
     def interval_evaluation(self) -> Mapping[str, float]:
         """Report and return the evaluation of a step that is saved, {} where a signal has cut it short."""
