@@ -15,7 +15,7 @@ import rlnb
 from rlnb.batch.commands import PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.doctor import main as run_doctor
 from rlnb.errors import ParamsError, RlnbError
-from rlnb.machine import check_python
+from rlnb.machine import Machine, Recommendation, apply_environment, check_python, probe, recommend
 from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
 from rlnb.run.slurm import how_to_go_on
 
@@ -208,12 +208,24 @@ def _run_as_rank(options: argparse.Namespace) -> int:
         return EXIT_PREEMPTED
 
 
+def _prepare_machine(*, ask_hub: bool) -> tuple[Machine, Recommendation]:
+    """Set what has to be set before torch is imported; return this machine and what suits it."""
+    from rlnb.params import load_dotenv
+
+    load_dotenv(Path.cwd())
+    machine = probe(ask_hub=ask_hub)
+    advice = recommend(machine)
+    apply_environment(advice)
+    return machine, advice
+
+
 def _evaluate(options: argparse.Namespace) -> int:
     given = {field: getattr(options, field) for field, _, _ in EVAL_OPTIONS.values()}
     assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
     if options.checkpoint:
         if assignments or options.assignments or options.profile:
             raise ParamsError("--set, --profile and the like: are for MBPP, and --checkpoint for games")
+        _prepare_machine(ask_hub=False)  # the hub is asked where the model is not here
         from rlnb.ppo.checkpoint_arena import evaluate_checkpoint  # imports torch
 
         opponents = [name.strip() for name in options.opponents.split(",")]
@@ -230,14 +242,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from rlnb.machine import apply_environment, probe, recommend
-    from rlnb.params import load_dotenv
-
     with stopping_early():
-        load_dotenv(Path.cwd())
-        machine = probe()
-        advice = recommend(machine)
-        apply_environment(advice)  # before torch is imported
+        machine, advice = _prepare_machine(ask_hub=True)
         from rlnb.policy.export_command import export
 
         export(
