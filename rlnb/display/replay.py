@@ -5,6 +5,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import anywidget
@@ -21,7 +22,7 @@ from rlnb.display.tables import as_text
 MOST_BARS, LONGEST_TEXT = 12, 1200
 EMPTY, CHOSEN = "#f0f0f0", "#0b3c6f"
 WIDTH, LINE = 11, 0.19  # inches: of the picture, and of a line of text
-LONGEST_WORDS = 40  # characters of an action that a panel has place for
+LONGEST_WORDS = 40  # characters of a line, or of an action, that a panel has place for
 Symbols = Mapping[str, tuple[str, str, str]]  # {character of `Frame.cells`: its text, background and colour}
 
 
@@ -188,7 +189,8 @@ def write_position(frame: Frame) -> str:
         + ("" if bar.probability is None else f" {bar.probability:4.0%}")
         for bar in bars
     ]
-    return "\n".join([frame.text, "", *lines])
+    text = [fill(line, LONGEST_WORDS, subsequent_indent="  ") for line in frame.text.splitlines()]
+    return "\n".join([*text, "", *lines])
 
 
 def draw_board(axes: Axes, frame: Frame, columns: int, symbols: Symbols, *, cell_points: float) -> None:

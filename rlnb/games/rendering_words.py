@@ -173,11 +173,16 @@ class LeducPoker(TextGame):
     def full(self, state: pyspiel.State, player: int) -> str:
         known = self.known(state, player)
         money = (int(known[4]), int(known[5]))
+        pot = (
+            f"The pot holds {known[3]} chips; you paid {100 - money[player]} of them, "
+            f"your opponent {100 - money[1 - player]}."
+        )
+        if state.is_terminal():  # the pot is empty then, and the money says who has it
+            pot = f"The pot is paid out; your return is {state.returns()[player]:+g}."
         lines = [
             f"Your card: {self.named(known[1])}.",
             f"Public card: {self.named(known[6])}." if known[6] else "Public card: not turned up yet.",
-            f"Round {known[2]} of 2. The pot holds {known[3]} chips; you paid {100 - money[player]} of them, "
-            f"your opponent {100 - money[1 - player]}.",
+            f"Round {known[2]} of 2. {pot}",
             "First round: " + self.told(known[7], player),
         ]
         if known[6]:

@@ -60,6 +60,9 @@ def test_a_replay_marks_every_move_and_ends_where_the_game_ended(name, play):
     assert make_frames(json.loads(json.dumps(played.as_record())), game) == frames
     figure = draw_replay(replay_game(played, game))
     figure.draw_without_rendering()
+    for axes in figure.axes:
+        edge = axes.get_window_extent().x1
+        assert all(text.get_window_extent().x1 <= edge + 1 for text in axes.texts), "words run into the next"
 
 
 def test_each_probability_belongs_to_its_move_and_cell(play):
