@@ -70,14 +70,19 @@ def measures_of(results: pandas.DataFrame) -> list[str]:
     return list(results.loc[:, "reason":])[1:]
 
 
-def newest_sweep(outputs: Path) -> Path:
-    """Return the folder under `outputs` whose points.json was written last. Raises ParamsError for none."""
-    folders = [path.parent for path in outputs.glob(f"*/*/{POINTS_FILE}")]
-    if not folders:
+def newest_runs(outputs: Path) -> Path:
+    """Return the folder under `outputs` of the sweep that was started last, else of the last trainings.
+
+    Those are the runs of one notebook. Raises ParamsError for a folder with neither.
+    """
+    sweeps = list(outputs.glob(f"*/*/{POINTS_FILE}"))
+    marks = sweeps or list(outputs.glob("*/*/metrics.jsonl"))
+    if not marks:
         raise ParamsError(
-            f"compare.directories = []: there is no sweep under {outputs}; name the folder of one, or of runs"
+            f"compare.directories = []: there are no runs under {outputs}; name a sweep's folder, or runs"
         )
-    return max(folders, key=lambda folder: (folder / POINTS_FILE).stat().st_mtime)
+    newest = max(marks, key=lambda path: path.stat().st_mtime)
+    return newest.parents[0 if sweeps else 1]
 
 
 def group_results(results: pandas.DataFrame) -> list[Group]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
         assert pandas.isna(seeds["sweep/kind=rae_seed=1"]) and seeds.notna().sum() == 4
     with pytest.raises(ParamsError, match="holds no runs"):
         tables.gather_results([Path("sweep/kind=none_seed=3")])
+
+
+def test_without_a_sweep_the_newest_trainings_of_a_notebook_are_taken(tmp_path):
+    with pytest.raises(ParamsError, match="there are no runs under"):
+        tables.newest_runs(tmp_path)
+    for seconds, run in enumerate(("a/lab-001", "b/lab-001", "b/lab-002", "a/lab-002")):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "metrics.jsonl").touch()
+        os.utime(tmp_path / run / "metrics.jsonl", (seconds, seconds))
+    (tmp_path / "compare_runs" / "lab-001").mkdir(parents=True)  # it trains nothing
+    assert tables.newest_runs(tmp_path) == tmp_path / "a"
+    (tmp_path / "b" / "seeds-cpu").mkdir()
+    (tmp_path / "b" / "seeds-cpu" / POINTS_FILE).touch()
+    assert tables.newest_runs(tmp_path) == tmp_path / "b" / "seeds-cpu"
 
 
 def test_curves_have_a_mean_over_finished_runs_and_from_three_on_a_band_of_students_interval(sweep):
