@@ -87,6 +87,17 @@ def measured(record_property) -> Callable[..., None]:
 
 
 @pytest.fixture(autouse=True)
+def weights_stay_trainable(monkeypatch) -> None:
+    """Let a gradient through 4-bit weights on a CPU, too, as on a GPU.
+
+    bitsandbytes 0.50 packs them at the first pass in evaluation mode on CPUs with bfloat16; no gradient goes
+    through packed weights.
+    """
+    if installed_version("bitsandbytes"):
+        monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+
+
+@pytest.fixture(autouse=True)
 def peak_memory(record_property):
     """Keep the peak of the GPU's memory in each test."""
     yield

@@ -37,19 +37,6 @@ CASES = [
 ]
 
 
-def load(params):
-    """Load a policy that keeps a gradient in 4 bits on a CPU too.
-
-    bitsandbytes 0.50 packs 4-bit weights at the first pass in evaluation mode on CPUs with bfloat16; no
-    gradient goes through packed weights. It never does on a GPU.
-    """
-    policy = load_policy(params, seed=0)
-    for module in policy.model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    return policy
-
-
 def reference_logprobs(directory: Path) -> list[list[float]]:
     """Return the log-probabilities of the continuation after each prompt, plainly: a text at a time."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -90,7 +77,7 @@ def test_grpo_learns_from_cut_answers_and_repeats_a_step_from_a_checkpoint(
     model = family_params(models, "llama", dtype=dtype, load_in_4bit=load_in_4bit)
 
     def train(folder, max_steps):
-        policy = load(model)
+        policy = load_policy(model, seed=0)
 
         def reward(*, prompts, completions, **_):
             generate(policy, PROMPTS, max_new_tokens=2, temperature=1.0, seed=1)  # as a judge does
@@ -115,7 +102,7 @@ def test_equal_rewards_teach_a_mixture_of_experts_nothing(models, tmp_path, name
     model = family_params(models, name, dtype=dtype)
     for notebook in ("grpo_code_execution", "grpo_code_game", "gpt_oss_2048"):
         _, (row,) = train_grpo(
-            load(model), grpo_params(model, max_steps=1), tmp_path / notebook, notebook=notebook,
+            load_policy(model, seed=0), grpo_params(model, max_steps=1), tmp_path / notebook, notebook=notebook,
             reward=lambda completions, **_: [1.0] * len(completions),
         )  # fmt: skip
         assert row["grad_norm"] == 0

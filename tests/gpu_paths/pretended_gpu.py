@@ -139,10 +139,12 @@ def unsloth_modules() -> list[Any]:
 
 def tell_unsloth() -> None:
     """Set what unsloth's modules have read before the facts were there, and make its rotary caches."""
+    import bitsandbytes
     import torch
     import unsloth.models.llama as llama
     import unsloth.models.loader as loader
 
+    bitsandbytes.nn.modules.has_avx512bf16 = lambda: False  # no gradient goes through weights packed for it
     loader.ALLOW_BITSANDBYTES = loader.ALLOW_PREQUANTIZED_MODELS = True  # which has kernels for CPUs too
     for module in unsloth_modules():
         if hasattr(module, "SUPPORTS_BFLOAT16"):
