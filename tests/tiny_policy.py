@@ -26,7 +26,7 @@ def train_by_hand(policy: Policy, *, std: float = 0.5, seed: int = 0) -> None:
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
             if "lora_B" in name:
-                parameter.normal_(std=std, generator=generator)
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
 
 def add_dropout(policy: Policy, share: float) -> None:
