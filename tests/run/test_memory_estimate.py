@@ -2,11 +2,12 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from refusals import refused
-from scaling import write_published
+from scaling import render_table, write_published
 from tiny_actor import tiny_policy
 from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig, LlamaConfig, Qwen3Config
 
@@ -142,3 +143,16 @@ def test_what_cannot_fit_is_refused_unless_told_otherwise(published):
     assert memory.check_memory(unchecked, unknown).endswith(" GiB")
     writer = {"base_url": "http://localhost:1/v1", "served_model": "mine"}
     assert memory.check_memory(params_of("mbpp_eval", writer=writer), small) == ""
+
+
+def test_the_page_of_many_ranks_shows_the_steps_that_the_benchmark_estimates(published):
+    steps: dict[str, list[str]] = {}
+    for line in render_table(published)[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        words = "does not run" if cells[2] == "-" else f"{cells[11]}, {cells[12]}"
+        steps.setdefault(cells[0], []).append(words)
+    page = Path(__file__).parents[2] / "docs" / "many_ranks.md"
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+    shown = {name.split(",")[0]: cells for name, *cells in rows if name.split(",")[0] in steps}
+    assert len(shown) == 4
+    assert shown == {name: steps[name] for name in shown}
