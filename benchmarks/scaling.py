@@ -42,8 +42,8 @@ from rlnb.run.tracking import read_metrics
 from rlnb.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
-# Shares of the peak that a run gets, and what a layer's launches take of a decoded token. By transformers it is
-# measured, with adapters on all linear layers (docs/results.md#on-a-gpu); the others are assumed.
+# Shares of the peak that a run gets, assumed, and what a layer's launches take of a decoded token: by
+# transformers, with adapters on all linear layers, measured (docs/results.md#on-a-gpu); by vLLM assumed.
 COMPUTE_SHARE, READ_SHARE = 0.35, 0.6
 LAUNCH_SECONDS, GRAPH_SECONDS = 2.0e-3, 0.03e-3  # of a layer, by transformers and by vLLM
 PROGRAMS_PER_SECOND = 520.0  # trivial ones in the sandbox, a worker: docs/results.md#the-sandbox, measured

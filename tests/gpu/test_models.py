@@ -102,8 +102,8 @@ def test_equal_rewards_teach_a_mixture_of_experts_nothing(models, tmp_path, name
     model = family_params(models, name, dtype=dtype)
     for notebook in ("grpo_code_execution", "grpo_code_game", "gpt_oss_2048"):
         _, (row,) = train_grpo(
-            load_policy(model, seed=0), grpo_params(model, max_steps=1), tmp_path / notebook, notebook=notebook,
-            reward=lambda completions, **_: [1.0] * len(completions),
+            load_policy(model, seed=0), grpo_params(model, max_steps=1), tmp_path / notebook,
+            notebook=notebook, reward=lambda completions, **_: [1.0] * len(completions),
         )  # fmt: skip
         assert row["grad_norm"] == 0
 
