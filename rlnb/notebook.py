@@ -170,7 +170,11 @@ def _show_parameters(notebook: str, params: NotebookParams) -> tuple[Table, obje
     """Return the parameters that differ from default.yaml, and all of them folded."""
     default = load_params(notebook, profile="default", environ={})
     rows = describe_params(params)
-    changed = [row[:3] for row in rows if value_of(params, row.field) != value_of(default, row.field)]
+    changed = [
+        row[:3]
+        for row in rows
+        if row.field != "output_dir" and value_of(params, row.field) != value_of(default, row.field)
+    ]
     headers = ["parameter", "value", "set by", "meaning"]
     caption = f"Profile {params._profile}. {len(changed)} of {len(rows)} parameters differ from default.yaml."
     return Table(headers[:3], changed, caption=caption), fold(

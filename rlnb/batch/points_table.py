@@ -19,6 +19,7 @@ from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import read_yaml
 from rlnb.results import Comparison, SavedComparison, load_saved, pool_comparisons
+from rlnb.run.checkpoints import latest_checkpoint, saved_recipe
 from rlnb.run.directory import POINTS_FILE
 from rlnb.run.metrics import main_measures
 from rlnb.run.tracking import read_metrics
@@ -51,6 +52,9 @@ def gather_results(directories: Sequence[Path]) -> pandas.DataFrame:
     if settings.empty:
         raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
     settings = settings.drop(columns="output_dir", errors="ignore").map(str, na_action="ignore")
+    for cell in settings.filter(regex=" cell$"):  # told apart by numbers in place of their sources
+        sources = settings[cell].dropna().unique()
+        settings[cell] = settings[cell].map({source: str(n) for n, source in enumerate(sources, 1)})
     frame = pandas.DataFrame([_read_run(row) for row in told])
     is_repeat = settings[frame["state"] == "done"].duplicated().reindex(frame.index, fill_value=False)
     frame.loc[is_repeat, ["state", "reason"]] = "repeat", "has the parameters and the seed of another run"
@@ -106,9 +110,14 @@ def choose_measures(results: pandas.DataFrame, wanted: Sequence[str] = ()) -> li
 
 
 def show_points(results: pandas.DataFrame, measures: Sequence[str]) -> Table:
-    """Return one line a run: what differs, how it ended, its last values."""
+    """Return one line a run: what differs, how it ended, its last values.
+
+    The run's name is in front where parameters and seed are those of another run, too.
+    """
     columns = [*fields_of(results), "seed", "state", "step", *measures]
-    frame = results[columns].astype(object)
+    if results[columns[: columns.index("state")]].duplicated().any():
+        columns.insert(0, "run")
+    frame = results[columns].astype(object).assign(run=[Path(run).name for run in results["run"]])[columns]
     headers = [name if name in measures else name.rpartition(".")[2] for name in columns]
     rows = frame.where(frame.notna(), None).itertuples(index=False, name=None)
     return Table(headers, rows, "Last values of each run, never the best ones.")
@@ -174,13 +183,19 @@ def _interval(estimate: Estimate | None) -> str:
 
 
 def _read_settings(directory: Path) -> dict[str, object]:
-    """Return the parameters of a run as {"section.field": value}, {} before it starts."""
+    """Return the parameters of a run as {"section.field": value}, {} before it starts.
+
+    Also {"reward cell": source} and so on of what its newest checkpoint was trained with.
+    """
     path = directory / "params.yaml"
     try:
         given = read_yaml(path, str(path))[0] if path.is_file() else []
     except ParamsError:
         given = []  # damaged; the run itself says so when it goes on
-    return {entry.field: entry.value for entry in given}
+    checkpoint = latest_checkpoint(directory)
+    recipe = saved_recipe(checkpoint) if checkpoint else {}
+    cells = {name: source for name, source in recipe.items() if name.endswith(" cell")}
+    return {entry.field: entry.value for entry in given} | cells
 
 
 def _read_results(directory: Path) -> tuple[SavedComparison, str]:

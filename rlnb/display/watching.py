@@ -1,7 +1,6 @@
 """Follow a run that goes on elsewhere: in a terminal, as a job, or in a notebook whose tab was closed."""
 
 import asyncio
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from IPython.display import display
 from rlnb.display.live import LiveFigure
 from rlnb.display.tables import Table, show_facts
 from rlnb.errors import ParamsError
+from rlnb.params.loading import ROOT
 from rlnb.run.directory import Status, read_last_step, read_status
 from rlnb.run.disk import GIB
 
@@ -29,10 +29,11 @@ FIGURES = {
 def watch(directory: str | Path, *, seconds: float = 5.0) -> "asyncio.Task[None] | None":
     """Draw a run's figure, completions and state now, and again every `seconds` until it ends.
 
-    Returns at once in a notebook, with the task that goes on; `task.cancel()` ends the watching, not the run.
-    Raises ParamsError for a directory without a training.
+    A relative path may also begin at the project's folder, as runs print it. Returns at once in a notebook,
+    with the task that goes on; `task.cancel()` ends the watching, not the run. Raises ParamsError for a
+    directory without a training.
     """
-    run = Path(directory)
+    run = Path(directory) if Path(directory).exists() else ROOT / directory
     try:
         params = yaml.safe_load((run / "params.yaml").read_text(encoding="utf-8"))
         draw = resolve_name(FIGURES[params["notebook"]])
@@ -78,7 +79,8 @@ def describe_run(run: Path, status: Status | None) -> dict[str, str]:
         facts["stop and save"] = stop if is_here or status.job else f"{stop} on {status.host}"
         if is_here:
             facts["memory"] = f"{used_memory(status.pid) / GIB:.1f} GiB"
-    facts["notebook"] = os.path.join(run, status.notebook)
+    if (notebook := run / status.notebook).exists():  # a run in JupyterLab is the notebook that is open there
+        facts["notebook"] = str(notebook)
     facts["curves"] = f"tensorboard --logdir {run}"
     return facts
 

@@ -45,6 +45,9 @@ class AnswerTrainer(GRPOTrainer):
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **options)
         check_as_asked(self.args, settings)
 
+    def create_model_card(self, *_: object, **__: object) -> None:
+        """Write none: TRL's knows neither the model nor what was measured. `rlnb export` writes one."""
+
     @property
     def is_complete(self) -> Complete | None:
         """Whether the completion of a row of this batch has its end; None where the dataset does not say."""

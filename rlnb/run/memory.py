@@ -27,7 +27,7 @@ from rlnb.params.resolving import loaded_id, loaded_model, measures_mbpp, resolv
 from rlnb.params.sections import ModelParams, NotebookParams, get_value, value_of
 from rlnb.run.disk import GIB
 
-UNKNOWN_SIZE = "memory: not known before the model's config.json is on this machine"
+UNKNOWN_SIZE = "memory: estimated once the model is on this machine"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FOUR_BIT = 0.52  # bytes of a weight in NF4 whose constants are quantized as well
 ROW_TOKENS = {"compact": 16, "full": 96}  # of a game's short prompts, which read the largest share of logits

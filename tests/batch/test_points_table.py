@@ -18,6 +18,8 @@ from rlnb.errors import ParamsError
 from rlnb.params import dump_yaml, load_params
 from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
+from rlnb.run.checkpoints import STATE_FILE
+from rlnb.run.disk import RECIPE_FILE
 
 LOSSES = ["exact/loss_first", "exact/loss_second"]
 # Of each advantage and seed: the two losses at the last step.
@@ -125,6 +127,23 @@ def test_runs_of_any_folder_are_found_and_a_damaged_file_is_a_reason(sweep):
         assert pandas.isna(seeds["sweep/kind=rae_seed=1"]) and seeds.notna().sum() == 4
     with pytest.raises(ParamsError, match="holds no runs"):
         tables.gather_results([Path("sweep/kind=none_seed=3")])
+
+
+def test_runs_that_were_trained_with_other_cells_are_other_groups_and_are_named(sweep):
+    directories = [sweep / f"kind=rae_seed={seed}" for seed in (1, 2)]
+    for number, directory in enumerate(directories):
+        recipe = {"reward cell": f"def reward(): return {number}", "files": {}}
+        (checkpoint := directory / "checkpoints" / "checkpoint-20").mkdir(parents=True)
+        (checkpoint / RECIPE_FILE).write_text(json.dumps(recipe))
+        (checkpoint / STATE_FILE).write_text('{"global_step": 20}')
+        path = directory / "params.yaml"
+        path.write_text(path.read_text().replace("seed: 2", "seed: 1"))
+    results = tables.gather_results(directories)
+    assert results["state"].tolist() == ["done", "done"]
+    assert [group.label for group in tables.group_results(results)] == ["reward cell=1", "reward cell=2"]
+    shutil.rmtree(directories[1] / "checkpoints")
+    table = tables.show_points(tables.gather_results(directories), LOSSES)
+    assert [row[0] for row in table.rows] == [directory.name for directory in directories]
 
 
 def test_without_a_sweep_the_newest_trainings_of_a_notebook_are_taken(tmp_path):

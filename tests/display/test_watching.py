@@ -6,19 +6,22 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from rlnb.display.watching import FIGURES, watch
+from rlnb.display.watching import FIGURES, describe_run, watch
 from rlnb.errors import ParamsError
 from rlnb.params import load_params
 from rlnb.params.loading import dump_yaml
-from rlnb.run.directory import start_attempt
+from rlnb.run.directory import read_status, start_attempt
 
-# In a kernel of its own: shows a run that goes on, lets it end, and waits for the task to see it.
+# In a kernel of its own: shows a run that goes on, by its path in the project as the notebooks print it, lets
+# it end, and waits for the task to see it.
 FOLLOW = """
 import json, pathlib, rlnb
+from rlnb.display import watching
 from rlnb.run.directory import end_attempt, read_status
+watching.ROOT = pathlib.Path({root!r})
 for directory in {directories!r}:
-    run = pathlib.Path(directory)
-    task = rlnb.watch(run, seconds=0.01)
+    run = watching.ROOT / directory
+    task = rlnb.watch(directory, seconds=0.01)
     status = read_status(run)
     print("meanwhile:", status.state, task.done())
     with open(run / "metrics.jsonl", "a") as file:
@@ -35,7 +38,8 @@ def test_a_run_is_drawn_until_it_ends(tmp_path):
         (directory / "params.yaml").write_text(dump_yaml(load_params(notebook, profile="tiny", environ={})))
         (directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0}) + "\n")
         start_attempt(directory, notebook="attempt-01.ipynb")
-    cell = nbformat.v4.new_code_cell(FOLLOW.format(directories=[str(tmp_path / name) for name in FIGURES]))
+        (directory / "attempt-01.ipynb").touch()
+    cell = nbformat.v4.new_code_cell(FOLLOW.format(root=str(tmp_path), directories=list(FIGURES)))
     NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120, kernel_name="python3").execute()
     texts = [output["text"] if "text" in output else output["data"]["text/plain"] for output in cell.outputs]
     assert "".join(text for text in texts if text.startswith("meanwhile")).split().count("running") == 5
@@ -44,6 +48,12 @@ def test_a_run_is_drawn_until_it_ends(tmp_path):
     assert len(bars) == len(states) == len(FIGURES)
     for text in states:
         assert text.split()[:2] == ["state", "done"] and "kill" not in text
+
+
+def test_a_run_in_jupyterlab_has_no_executed_copy(tmp_path):
+    start_attempt(tmp_path, notebook="ppo_openspiel.ipynb")
+    facts = describe_run(tmp_path, read_status(tmp_path))
+    assert facts["state"] == "running" and "notebook" not in facts
 
 
 @pytest.mark.parametrize(
