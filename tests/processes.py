@@ -15,6 +15,13 @@ def children_of(pid: int | str) -> set[str]:
     return children
 
 
+def name_of(pid: str) -> str:
+    """The name of a process, dead ones too; "" where it has gone meanwhile."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
 def zygotes_children(sandbox: Sandbox) -> list[str]:
     """What runs below the zygotes when they wait: nothing. Above each lies its keeper."""
     zygotes = [zygote for idle in sandbox._idle for zygote in children_of(idle._process.pid)]

@@ -192,8 +192,11 @@ def _read_settings(directory: Path) -> dict[str, object]:
         given = read_yaml(path, str(path))[0] if path.is_file() else []
     except ParamsError:
         given = []  # damaged; the run itself says so when it goes on
-    checkpoint = latest_checkpoint(directory)
-    recipe = saved_recipe(checkpoint) if checkpoint else {}
+    try:
+        checkpoint = latest_checkpoint(directory)
+        recipe = saved_recipe(checkpoint) if checkpoint else {}
+    except OSError:
+        recipe = {}  # perhaps of somebody else, who may read it; the other runs are still compared
     cells = {name: source for name, source in recipe.items() if name.endswith(" cell")}
     return {entry.field: entry.value for entry in given} | cells
 

@@ -35,8 +35,8 @@ from rlnb.game_2048.reward import StrategyReferee, StrategyResult, StrategyRewar
 from rlnb.run.metrics import ENDINGS
 
 LONGEST_REPLAY = 2000  # positions
-TILE = "width:3.5em;height:3.5em;padding:0;text-align:center;font-weight:bold"
-TILE += ";border:2px solid var(--jp-border-color1,#bbb)"  # of JupyterLab's theme
+BORDER = "2px solid var(--jp-border-color1,#bbb)"  # of JupyterLab's theme
+TILE = f"width:3.5em;height:3.5em;padding:0;text-align:center;font-weight:bold;border:{BORDER}"
 ARROWS = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 
 

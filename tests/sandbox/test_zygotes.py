@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from patched import patch_script
-from processes import children_of, programs
+from processes import children_of, name_of, programs
 from waiting import is_running, wait_for
 
 from rlnb.errors import SandboxUnavailable
@@ -35,9 +35,10 @@ def descendants_of(pid: str) -> set[str]:
 
 
 def leftovers() -> tuple[set[str], int, int, set[str]]:
-    """Children, threads, number of open descriptors and folders of programs."""
+    """Children with their names, threads, number of open descriptors and folders of programs."""
     folders = set(os.listdir(tempfile.gettempdir()))
-    return children_of("self"), threading.active_count(), len(os.listdir("/proc/self/fd")), folders
+    children = {f"{pid} {name_of(pid)}" for pid in children_of("self")}
+    return children, threading.active_count(), len(os.listdir("/proc/self/fd")), folders
 
 
 def test_nothing_is_left_behind(own_folder):
