@@ -82,11 +82,13 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
 
 
 def finish(params: NotebookParams) -> dict[str, str]:
-    """Record that the run is done, let others into its directory, and return its files."""
+    """Record that the run is done, let others into its directory, and return its files, the model first."""
     directory = Path(params.output_dir)
     end(directory, "done")
     HELD.close()
-    return {path.name: str(path) for path in sorted(directory.glob("[!.]*"))}
+    paths = {path.name: str(path) for path in sorted(directory.glob("[!.]*"))}
+    trained = paths.pop("adapters", None)
+    return ({"adapters, the trained model": trained} if trained else {}) | paths
 
 
 def compile_folder(model: ModelParams) -> Path:

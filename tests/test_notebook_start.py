@@ -216,7 +216,10 @@ def test_a_run_begins_goes_on_and_ends_in_a_directory_that_the_cell_chooses(show
     assert runs.read_status(first).attempt == 2
     second, _ = start(NOTEBOOK, cell(seed=7))  # another seed is another run
     assert states() == {"tiny-001": "preempted", "tiny-002": "running"}
-    assert "params.yaml" in finish(second) and states()["tiny-002"] == "done"
+    Path(second.output_dir, "adapters").mkdir()
+    files = finish(second)
+    assert list(files)[0] == "adapters, the trained model" and "params.yaml" in files
+    assert states()["tiny-002"] == "done"
     with runs.locked(Path(second.output_dir)):
         assert Path(start(NOTEBOOK, cell(seed=7))[0].output_dir).name == "tiny-003"
 

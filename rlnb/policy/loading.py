@@ -388,10 +388,14 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     """Write the adapters, the tokenizer and a note of the model they belong to; only rank 0 writes."""
     directory = Path(directory)
     if rank() == 0:
+        card = directory / "README.md"
+        is_written_by_a_person = card.exists()
         if isinstance(policy.model, PeftModel):  # by default it asks the hub for the base's vocabulary
             PeftModel.save_pretrained(policy.model, directory, save_embedding_layers=False)
         else:
             policy.model.save_pretrained(directory)
+        if not is_written_by_a_person:  # peft's says "More Information Needed" forty times
+            card.unlink(missing_ok=True)
         policy.tokenizer.save_pretrained(directory)
         write_base(directory, policy.source)
     return directory

@@ -236,6 +236,14 @@ def test_adapters_that_are_torn_are_refused(cache_dir, tiny, tmp_path, monkeypat
         load_policy(tiny_params(cache_dir, adapters=str(directory)))
 
 
+def test_adapters_are_saved_without_a_card_that_says_nothing_and_a_person_s_own_stays(tiny, tmp_path) -> None:
+    card = save_adapters(tiny, tmp_path / "adapters") / "README.md"
+    assert not card.exists()
+    card.write_text("Trained on a Tuesday.\n")
+    save_adapters(tiny, tmp_path / "adapters")
+    assert "Trained on a Tuesday." in card.read_text()
+
+
 def test_a_long_prompt_does_not_slow_down_a_batch_of_short_ones() -> None:
     lengths = [10, 12, 15, 20, 21, 300, 500, 2000]
     assert list(batches(range(8), lengths, 3)) == [[0, 1, 2], [3, 4], [5, 6], [7]]
