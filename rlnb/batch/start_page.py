@@ -37,7 +37,7 @@ def make_row(root: Path, name: str) -> str:
     for status, directory in runs:
         if status.state == "done" and status.attempt == 1:
             taken = datetime.fromisoformat(status.ended) - datetime.fromisoformat(status.started)
-            minutes = f"{taken.total_seconds() / 60:.0f} min here"
+            minutes = f"{taken.total_seconds() / 60:.0f} min here, {directory.name}"
         attempt = directory / f"attempt-{status.attempt:02}.ipynb"
         if status.state == "done" and attempt.exists():
             executed = read_notebook(attempt)

@@ -33,7 +33,7 @@ def test_a_notebook_has_its_title_picture_minutes_and_how_its_runs_ended(tmp_pat
     (directory / "attempt-01.ipynb").write_text(json.dumps({"cells": [{"outputs": [output]}]}))
     after = row(tmp_path)
     link = f"<a href='../outputs/{NAME}/cpu-002/attempt-01.ipynb'>cpu-002</a>"
-    assert "0 min here" in after and re.search(f"1 running, 1 finished; {link}", after)
+    assert "0 min here, cpu-002<br>" in after and re.search(f"1 running, 1 finished; {link}", after)
     assert gallery and re.findall(r"base64,([^']{100})", after) == ["A" * 100]
 
 
