@@ -40,7 +40,8 @@ class Table:
     def _repr_html_(self) -> str:
         if self.caption and not self.rows:
             return f"<p>{escape(self.caption)}</p>"
-        head = "".join(f"<th style='{LEFT}'>{escape(header)}</th>" for header in self.headers)
+        names = [escape(header).replace("/", "/<wbr>") for header in self.headers]  # where a line may end
+        head = "".join(f"<th style='{LEFT}'>{name}</th>" for name in names)
         body = "".join(f"<tr>{''.join(map(format_cell, row))}</tr>" for row in self.rows)
         caption = f"<caption style='{LEFT}'>{escape(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

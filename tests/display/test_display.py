@@ -60,6 +60,11 @@ def test_a_table_without_rows_is_its_caption_alone():
     assert (table._repr_html_(), repr(table)) == ("<p>Nothing &lt;yet&gt;.</p>", "Nothing <yet>.")
 
 
+def test_a_long_name_of_a_measure_may_end_its_line_at_a_slash():
+    html = Table(["exact/average/nash_conv"], [["a/b"]])._repr_html_()
+    assert ">exact/<wbr>average/<wbr>nash_conv</th>" in html and ">a/b</td>" in html
+
+
 def test_a_table_on_its_side_has_a_column_for_each_row():
     table = Table(["program", "reward"], [("x = 1\n", 0.5), ("pass\n", None)], "Two programs.")
     turned = table.side_by_side("before", "after")
