@@ -114,6 +114,9 @@ def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]
     # OpenMP's threads spin while they wait for each other: two of them next to busy processes on two cores
     # took ten times as long as one. With this they sleep soon, and are as fast as before on idle cores.
     variables["GOMP_SPINCOUNT"] = "1000"
+    # oneDNN and torch each keep 1024 kernels, one for every shape of a product in 16 bits, and texts have
+    # many: gigabytes (pytorch#98688).
+    variables |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
     if offline:
         # transformers and datasets follow the hub's switch.
         variables |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
