@@ -389,12 +389,12 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
     directory = Path(directory)
     if rank() == 0:
         card = directory / "README.md"
-        is_written_by_a_person = card.exists()
+        had_card = card.exists()
         if isinstance(policy.model, PeftModel):  # by default it asks the hub for the base's vocabulary
             PeftModel.save_pretrained(policy.model, directory, save_embedding_layers=False)
         else:
             policy.model.save_pretrained(directory)
-        if not is_written_by_a_person:  # peft's says "More Information Needed" forty times
+        if not had_card:  # peft's says "More Information Needed" forty times
             card.unlink(missing_ok=True)
         policy.tokenizer.save_pretrained(directory)
         write_base(directory, policy.source)
