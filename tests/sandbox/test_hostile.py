@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import hostile
+import psutil
 import pytest
 from patched import patch_script
 from processes import zygotes_children
@@ -59,9 +60,9 @@ KILL = "os.kill(zygote, signal.SIGKILL)"
 
 
 def processes_of(folder):
-    """The numbers of all processes that were started for the programs of this folder."""
-    commands = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
-    return {pid for pid, command in commands.items() if folder.encode() in command}
+    """The processes that were started for the programs of this folder; any process may end meanwhile."""
+    listed = psutil.process_iter(["cmdline"])
+    return {process.pid for process in listed if folder in " ".join(process.info["cmdline"] or [])}
 
 
 @pytest.mark.parametrize("first", ["pass", KILL], ids=["leaves it", "kills its zygote"])
