@@ -35,13 +35,17 @@ def make_row(root: Path, name: str) -> str:
     executed = read_notebook(root / "docs" / "gallery" / f"{name}.ipynb")
     minutes = f"{executed['metadata']['papermill']['duration'] / 60:.0f} min on two CPU cores"
     for status, directory in runs:
-        if status.state == "done" and status.attempt == 1:
+        if status.state != "done":
+            continue
+        if status.attempt == 1:
             taken = datetime.fromisoformat(status.ended) - datetime.fromisoformat(status.started)
             minutes = f"{taken.total_seconds() / 60:.0f} min here, {directory.name}"
-        attempt = directory / f"attempt-{status.attempt:02}.ipynb"
-        if status.state == "done" and attempt.exists():
-            executed = read_notebook(attempt)
-            said += f"; <a href='../{attempt.relative_to(root)}'>{directory.name}</a>"
+        page = directory / f"attempt-{status.attempt:02}.ipynb"
+        if page.exists():
+            executed = read_notebook(page)
+        else:  # a run of JupyterLab
+            page = directory / "results.json"
+        said += f"; <a href='../{page.relative_to(root)}'>{directory.name}</a>"
     picture = find_picture(executed)
     image = (
         f"<img width='300' alt='{escape(title)}' src='data:image/png;base64,{picture}'>" if picture else ""
