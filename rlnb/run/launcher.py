@@ -192,10 +192,12 @@ def conclude(cause: Rank, output: Path, *, num_ranks: int) -> int:
     return runs.EXIT_CODES[cause.state]
 
 
+@runs.handling_signals(lambda *_: None)
 def name_cause(directory: Path, *, num_ranks: int) -> None:
     """Write into status.json whose failure ended rank 0, where that is another rank's.
 
     For ranks that torchrun or srun has started: each calls this at its end, and the last one sees them all.
+    A launcher that ends it because another rank has ended does not keep it from this.
     """
     first = runs.read_status(directory)
     if first is None or first.exit is None or not _is_of_another(first):

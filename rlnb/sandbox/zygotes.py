@@ -275,8 +275,10 @@ def make_folder() -> tuple[str, int]:
         except OSError:
             os.rmdir(folder)
             raise
-        if descriptor is not None and os.path.exists(folder):  # or another process removes it as dead
-            return folder, descriptor
+        if descriptor is not None:
+            if os.path.exists(folder):  # or another process has removed it as dead
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def lock_folder(folder: str) -> int | None:

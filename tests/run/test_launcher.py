@@ -143,7 +143,8 @@ def test_a_signal_stops_all_ranks_at_the_same_step(start, out, sent):
     ],
 )
 def test_one_rank_that_fails_ends_the_others_and_names_its_reason_once(start, out, source, code, reason):
-    process = start(f"if rank == 0: time.sleep(300)\n{source}", *TWO)
+    waits = "while not pathlib.Path(output_dir, 'pids0').exists(): time.sleep(0.02)"
+    process = start(f"if rank == 0: time.sleep(300)\n{waits}\n{source}", *TWO)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     state = "failed" if code == 1 else "killed"
@@ -272,6 +273,22 @@ def test_whichever_rank_ends_last_the_status_names_the_cause(tmp_path, monkeypat
             runs.end_attempt(directory, started[rank], **ends[rank])
             name_cause(directory, num_ranks=3)
         assert status_of(directory)["reason"] == reason
+
+
+def test_the_cause_is_named_although_a_launcher_ends_all_ranks_meanwhile(tmp_path, monkeypatch):
+    for rank, end in (("1", KILLED), ("0", LOST)):
+        monkeypatch.setenv("RANK", rank)
+        runs.end_attempt(tmp_path, runs.start_attempt(tmp_path, notebook=""), **end)
+    write = runs.write_status
+
+    def write_and_be_told(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        write(*arguments)
+
+    monkeypatch.setattr(runs, "write_status", write_and_be_told)
+    with runs.stopping_early():
+        name_cause(tmp_path, num_ranks=2)
+    assert status_of(tmp_path)["reason"] == f"rank 1 of 2: {KILLED['reason']}"
 
 
 def test_a_failure_of_an_earlier_attempt_is_not_the_cause(tmp_path, monkeypatch):
