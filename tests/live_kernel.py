@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
 from waiting import wait_for
+
+from rlnb.run.directory import socket_directory
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PATIENCE = 900.0  # seconds, for a machine that is busy with other things
@@ -56,14 +58,22 @@ class Kernel:
 
 @contextmanager
 def kernel_in(folder: Path) -> Iterator[Kernel]:
-    """Start a kernel in a folder, which is where JupyterLab starts that of a notebook there."""
-    manager, client = start_new_kernel(PATIENCE, "python3", cwd=str(folder))
-    manager.shutdown_wait_time = PATIENCE
-    try:
-        yield Kernel(manager, client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel()
+    """Start a kernel in a folder, which is where JupyterLab starts that of a notebook there.
+
+    On Unix sockets: a port that is free now may be taken when the kernel wants it.
+    """
+    with socket_directory() as sockets:
+        place = {"transport": "ipc", "connection_file": str(sockets / "kernel.json")}
+        manager = KernelManager(kernel_name="python3", shutdown_wait_time=PATIENCE, **place)
+        manager.start_kernel(cwd=str(folder))
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(PATIENCE)
+            yield Kernel(manager, client)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel()
 
 
 def cells_until(notebook: str, tag: str) -> list[str]:

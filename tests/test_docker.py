@@ -53,7 +53,7 @@ def test_signals_of_docker_reach_the_command_itself():
 
 def answer(port: int, path: str, token: str | None = None) -> tuple[int, str]:
     """(status, where it redirects to) of one request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
     connection.request("GET", path, headers={"Authorization": f"token {token}"} if token else {})
     response = connection.getresponse()
     return response.status, response.getheader("Location", "")

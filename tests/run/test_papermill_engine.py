@@ -35,7 +35,6 @@ raise Preempted("stopped at step 1 of 90")
 SURVIVES, SAVED = SAVES.partition("raise")[0], "step 1\ncheckpoint saved\n"
 SLEEPS = """
 import pathlib, time
-print("step 1", flush=True)
 pathlib.Path("training").touch()
 time.sleep(60)
 """
@@ -96,7 +95,12 @@ def temporary_files(tmp_path, monkeypatch):
     ("sources", "sent", "where", "printed"),
     [
         ((SAVES, "print('never')"), signal.SIGTERM, "in cell 1 of 2: stopped at step 1 of 90", SAVED),
-        ((SLEEPS,), signal.SIGUSR1, "in cell 1 of 1: the kernel did not handle it", "step 1\n"),
+        (
+            ("print('step 1')", SLEEPS),
+            signal.SIGUSR1,
+            "in cell 2 of 2: the kernel did not handle it",
+            "step 1\n",
+        ),
         ((SURVIVES, "# Then", "print('never')"), signal.SIGTERM, "before cell 3 of 3", SAVED),
     ],
     ids=["saves and stops", "dies of it", "survives it"],

@@ -63,8 +63,8 @@ def printed(sandbox, expression, *, before=IMPORTS):
 @pytest.mark.parametrize("reading", READINGS)
 def test_a_varied_interpreter_shifts(reading, plain, varied):
     before = IMPORTS + "import time\n"  # the module, not the class
-    here, there = (float(printed(sandbox, reading, before=before)) for sandbox in (plain, varied))
-    assert there - here == pytest.approx(SHIFT_SECONDS, abs=READINGS[reading] + 1)
+    here, there, later = (float(printed(box, reading, before=before)) for box in (plain, varied, plain))
+    assert here - READINGS[reading] - 1 < there - SHIFT_SECONDS < later + READINGS[reading] + 1
 
 
 @pytest.mark.parametrize("expression", AS_USUAL)

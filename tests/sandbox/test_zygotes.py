@@ -62,8 +62,8 @@ def test_an_interrupt_ends_every_program_before_it_is_passed_on(own_folder):
 @pytest.mark.parametrize("without", [(), ("namespaces",), ("namespaces", "files", "system calls")])
 def test_programs_and_zygotes_die_with_the_process_that_runs_them(tmp_path, without):
     script = (
-        "from rlnb.sandbox import Sandbox\n"
-        f"sandbox = Sandbox(num_workers=1, require='none', without={without!r})\n"
+        "from rlnb.sandbox import Limits, Sandbox\n"
+        f"sandbox = Sandbox(Limits(99), num_workers=1, require='none', without={without!r})\n"
         "print('ready', flush=True)\n"
         "sandbox.run('import time; time.sleep(99)')"
     )
@@ -88,7 +88,7 @@ def test_a_folder_that_a_killed_process_left_goes_with_the_next_sandbox(own_fold
     assert os.listdir(tmp_path) == []
 
 
-def test_a_zygote_that_is_killed_while_it_waits_or_runs_a_program_is_replaced():
+def test_a_zygote_that_is_killed_while_it_waits_or_runs_a_program_is_replaced(own_folder):
     before = children_of("self")
     with Sandbox(num_workers=1) as sandbox:
         (zygote,) = children_of("self") - before
