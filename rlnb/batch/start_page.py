@@ -45,7 +45,8 @@ def make_row(root: Path, name: str) -> str:
             executed = read_notebook(page)
         else:  # a run of JupyterLab
             page = directory / "results.json"
-        said += f"; <a href='../{page.relative_to(root)}'>{directory.name}</a>"
+        if page.exists():
+            said += f"; <a href='../{page.relative_to(root)}'>{directory.name}</a>"
     picture = find_picture(executed)
     image = (
         f"<img width='300' alt='{escape(title)}' src='data:image/png;base64,{picture}'>" if picture else ""

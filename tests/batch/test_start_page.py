@@ -35,7 +35,7 @@ def test_a_notebook_has_its_title_picture_minutes_and_how_its_runs_ended(tmp_pat
     link = f"<a href='../outputs/{NAME}/cpu-002/attempt-01.ipynb'>cpu-002</a>"
     assert "0 min here, cpu-002<br>" in after and re.search(f"1 running, 1 finished; {link}", after)
     assert gallery and re.findall(r"base64,([^']{100})", after) == ["A" * 100]
-    (directory / "attempt-01.ipynb").unlink()  # as in JupyterLab
+    (directory / "attempt-01.ipynb").rename(directory / "results.json")  # as in JupyterLab
     in_lab = row(tmp_path)
     assert f"<a href='../outputs/{NAME}/cpu-002/results.json'>cpu-002</a>" in in_lab
     assert re.findall(r"base64,([^']{100})", in_lab) == gallery
