@@ -119,7 +119,7 @@ choose_torch_backend() {
 
 make_venv() {
     if [ -f "$marker" ] && [ "$(cat "$marker")" != "$set" ]; then
-        say ".venv was made for $(cat "$marker"): made anew for $set"
+        say ".venv was made for $(cat "$marker"): made again, for $set"
         "$uv" venv --quiet --clear --seed --python "$python" "$venv"
     elif ! serves "$venv/bin/python"; then
         "$uv" venv --quiet --clear --seed --python "$python" "$venv"
@@ -139,7 +139,7 @@ refuse_what_has_no_wheels
 python=$(find_python)
 uv=$(find_uv)
 if [[ $uv == "$venv"/* && -f $marker && $(cat "$marker") != "$set" ]]; then
-    cp "$uv" "$venv.uv" && uv=$venv.uv # making .venv anew must not remove the installer
+    cp "$uv" "$venv.uv" && uv=$venv.uv # making .venv again must not remove the installer
     trap 'rm -f "$venv.uv"' EXIT
 fi
 hand_on_pip_settings

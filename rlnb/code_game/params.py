@@ -28,7 +28,7 @@ class OpponentParams(Section):
     """Who predicts: the policy with its adapters off, unless one of these says otherwise."""
 
     refresh_steps: int = Field(default=0, ge=0)
-    """The opponent is a snapshot of the policy, taken anew every so many steps; 0 = the policy with its
+    """The opponent is a snapshot of the policy, taken again every so many steps; 0 = the policy with its
     adapters off, always the same"""
     base_url: ServerAddress = ""
     """Address of a server with OpenAI's protocol that predicts instead, like http://host:port/v1"""

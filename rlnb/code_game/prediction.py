@@ -43,7 +43,7 @@ OTHER_SHOTS: Shots = (
     ("def g(x):\n    return x - 3\nprint(g(9), g(4))", "6 1"),
 )
 PREDICTION_FILE = Path(__file__).with_name("prediction_set.jsonl")
-# What the programs of a level do. Above the first, the output does not stand in the code.
+# What the programs of a level do. Above the first, the code does not hold the output.
 PREDICTION_LEVELS = {
     "L1": "prints a literal",
     "L2": "one arithmetic expression",

@@ -102,7 +102,7 @@ def is_trivial(code: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_echo(code: str, output: str) -> bool:
-    """Return whether the output stands in the code, as a whole piece of its source or of a text in it.
+    """Return whether the code holds the output, as a whole piece of its source or of a text in it.
 
     3 is not a whole piece of 13, x3 or 3.5, nor `gar` of 'garden'. Comments do not count.
     """

@@ -113,7 +113,7 @@ class PlayBoard(Panel):
 
 
 def write_board(board: GameBoard) -> str:
-    """Return a board as HTML, with its score and how the game stands."""
+    """Return a board as HTML, with its score and what became of the game."""
     rows = ""
     for tiles in board.rows:
         looks = [choose_look(EXPONENTS[tile]) for tile in tiles]

@@ -111,7 +111,7 @@ class KuhnRow:
 
 @dataclass(frozen=True)
 class KuhnFamily:
-    """Each decision of a policy of Kuhn poker beside the equilibrium with the policy's own `alpha`.
+    """Each decision of a policy of Kuhn poker next to the equilibrium with the policy's own `alpha`.
 
     alpha: how often a Jack opens with a bet, clamped to [0, 1/3].
     """

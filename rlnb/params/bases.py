@@ -1,4 +1,4 @@
-"""The model that saved adapters belong to, by the files beside them."""
+"""The model that saved adapters belong to, by the files next to them."""
 
 import json
 import re

@@ -47,7 +47,7 @@ MODELS = {
     "spiral_self_play": "rlnb.spiral.params:SpiralSelfPlayParams",
 }
 PROFILE_ENDINGS = (".yaml", ".json")  # of a profile that is given by its path
-NOT_FIELDS = ("notebook", "profile")  # what `dump_yaml` writes beside the fields
+NOT_FIELDS = ("notebook", "profile")  # what `dump_yaml` writes next to the fields
 
 
 class ShownParameter(NamedTuple):

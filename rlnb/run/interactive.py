@@ -41,7 +41,7 @@ def begin(notebook: str, prepared: Prepared, out: Path | None) -> NotebookParams
             held.enter_context(runs.locked(out))
         plan, params = move_run(plan, out), prepared.params.model_copy(update={"output_dir": str(out)})
         if is_finished(out, plan.params):
-            print(f"{out}: this run is finished, and is shown again. To train anew, change output_dir.")
+            print(f"{out}: this run is finished, and is shown again. To train again, change output_dir.")
         else:
             with telling_full_disk(out):
                 params = _start_attempt(plan, params, held)

@@ -84,7 +84,7 @@ class LoadedProgram:
             release(zygote)
             raise SandboxUnavailable(NO_DESCRIPTORS.format(error)) from None
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._pid = 0
+        self.pid = 0  # of its process, as the kernel reports it; 0 where it never ran
         try:
             zygote.send_job(source, limits, connection=theirs)
         except ZygoteLost as error:
@@ -119,14 +119,9 @@ class LoadedProgram:
         """Return the value of a global name, as a call would return it."""
         return self._ask(["get", name], self.limits)
 
-    @property
-    def pid(self) -> int:
-        """Return the number of its process, as the kernel reports it; 0 where it never ran."""
-        return self._pid
-
     def cpu_seconds(self) -> float:
         """CPU seconds it has used so far, loading included; 0 once it has ended."""
-        return cpu_seconds(self._pid) if self.ended is None else 0.0
+        return cpu_seconds(self.pid) if self.ended is None else 0.0
 
     def close(self) -> None:
         """End the program; `ended` then says "ok" if nothing else had ended it."""
@@ -143,7 +138,7 @@ class LoadedProgram:
             return
         letter, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
         if letter and ancillary:
-            self._pid = CREDENTIALS.unpack(ancillary[0][2])[0]
+            self.pid = CREDENTIALS.unpack(ancillary[0][2])[0]
             self._connection.setblocking(False)
             self.get("__name__")
         else:
@@ -198,7 +193,7 @@ class LoadedProgram:
                 if len(data) == size:
                     break
             # Also where something came: an answer may come a byte at a time.
-            clock = clock or Clock(self._pid)
+            clock = clock or Clock(self.pid)
             if clock.has_passed(seconds) if is_ready else clock.is_over(seconds):
                 raise TimeoutError
         return bytes(data[4:])
@@ -232,7 +227,7 @@ class LoadedProgram:
 
     def _ends_by_itself(self) -> bool:
         """Wait for the program's end, up to EXIT_SECONDS of its time."""
-        clock = Clock(self._pid)
+        clock = Clock(self.pid)
         while not self._zygote.answers_within(LOOK_SECONDS):
             if clock.is_over(EXIT_SECONDS):
                 return False

@@ -141,7 +141,7 @@ def test_an_opponent_stays_as_it_is_while_the_policy_changes(kind, cache_dir: Pa
     train_by_hand(policy, seed=2)
     now = logprobs(ModelOpponent(policy, nullcontext, shots=SHOTS[:1]))
     assert logprobs(opponent) == before != now
-    snapshot.move_towards(policy, 1.0)  # a snapshot follows when it is taken anew
+    snapshot.move_towards(policy, 1.0)  # a snapshot follows when it is taken again
     assert logprobs(opponent) == (now if kind == "snapshot" else before)
 
 
