@@ -8,6 +8,7 @@ Sequences are padded on the right and passed without an attention mask: with cau
 do not affect earlier ones, so a result does not depend on the padding or on the rest of the batch.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -374,10 +375,16 @@ class ConstrainedPlayer:
         while waiting := [walk for walk in walks if walk.go_to_choice()]:
             distributions = self.compute_distributions([walk.position for walk in waiting])
             for walk, distribution in zip(waiting, distributions, strict=True):
-                weights = distribution.probabilities
-                (column,) = walk.request.random.choices(range(len(weights)), weights)
-                walk.take(distribution, column)
+                walk.take(distribution, self.sample(distribution.probabilities, walk.request))
         return [walk.as_turn() for walk in walks]
+
+    def sample(self, probabilities: Sequence[float], request: Request) -> int:
+        """Return the column of a token, sampled by the game's own random state."""
+        threshold = request.random.random() * sum(probabilities)
+        for column, cumulative in enumerate(itertools.accumulate(probabilities)):
+            if threshold < cumulative:
+                return column
+        return len(probabilities) - 1
 
     def compute_distributions(self, positions: Sequence[Position]) -> list[Distribution]:
         """Return the distributions at these positions, each passed once."""
