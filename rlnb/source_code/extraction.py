@@ -45,6 +45,7 @@ OTHER_LANGUAGES = re.compile(
 )
 MARKDOWN = ("markdown", "md")
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.?)*+(?:\"|\Z)", re.DOTALL)  # a text in JSON, or the rest
+JSON_VALUE = re.compile(r"\"[ \t]*+:[ \t]*+\"(?:[^\"\\]|\\.)*+\Z")  # a text in JSON that has not ended
 HTML_CODE = re.compile(r"^[ \t]*+(?:<pre[^<>]*+>\s*+)?<code[^<>]*+>|</code>", re.IGNORECASE | re.MULTILINE)
 ENTITY = re.compile(r"&#?\w{1,32};")
 LONE_WORD = re.compile(r"\s*+(?P<word>[A-Za-z][\w+#.]*+):?[^\S\n]*+\n")
@@ -353,7 +354,10 @@ def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
 
 
 def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
-    """Return the block that a fence opens, if it does: on a line of its own, or behind words."""
+    """Return the block that a fence opens, if it does: on a line of its own, or behind words.
+
+    One in a text of JSON, with more of that text behind it in its line, opens none.
+    """
     begin, end = fence.span(fence.lastgroup or 0)
     lead = text[text.rfind("\n", 0, begin) + 1 : begin]
     line = text[end:].partition("\n")[0]
@@ -363,6 +367,9 @@ def _open_block(text: str, fence: re.Match[str]) -> Opening | None:
     is_first = bool(CONTAINER.fullmatch(lead))
     is_python = not language or bool(PYTHON.fullmatch(language))
     start = end + len(line) + 1
+    goes_on = is_inline or CODE_START.match(info.lstrip()) or CODE_START.match(rest)
+    if goes_on and JSON_VALUE.search(lead[-LONGEST_BARE:]):
+        return None
     if CODE_START.match(info.lstrip()):
         language, start = "", end + len(info) - len(info.lstrip())
     elif is_inline or CODE_START.match(rest) and not ATTRIBUTE.match(rest):

@@ -186,6 +186,7 @@ def test_a_program_comes_back_whole_from(form, code):
 @pytest.mark.parametrize("form", LOSSY)
 @settings(deadline=None, max_examples=15)
 @example('def answer(n):\n    """A.\n\n    ```\n    def answer(n):\n    """\ndef helper(n):\n    return n\n')
+@example("TEXT = '```def answer(n):{}```'\ndef answer(n):\n    return n\ndef helper(n):\n    return n\n")
 @given(PROGRAMS)
 def test_a_program_comes_back_with_its_functions_from(form, code):
     for function in ("answer",) if form in BY_NAME else ("answer", ""):
