@@ -5,6 +5,7 @@ KIND ?= auto
 PROFILE ?= auto
 NOTEBOOK ?= notebooks/grpo_code_execution.ipynb
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # containers set it: then each of a run's processes compiles torch and transformers anew
 READY := .venv/rlnb-set
 
 NO_BENCH := $(addprefix benchmarks/,timing.py peers.py harnesses.py baselines_2048.py batch_2048.py)

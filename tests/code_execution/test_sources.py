@@ -120,15 +120,14 @@ def test_without_a_printed_example_mbpp_is_asked_as_mbpp_eval_asks(mbpp_folder):
         assert shown.example == task.example
 
 
-def test_a_prompt_is_the_same_in_every_process():
+def test_the_example_of_a_task_reads_the_same_in_every_process():
     program = """
-from rlnb.code_execution.prompts import question
 from rlnb.code_execution.tasks import Task, Test, source_of
 words = {"in", "of", "by", "at"}
 example = Test((words, {"a": frozenset(words)}), ([words], (words,), set()))
 assert eval(source_of(example.expected)) == example.expected
 task = Task("t", "f", 1, "double", "n", "Return twice n.", example, (example,))
-print([question(task, printed_example=printed) for printed in (True, False)])
+print((task.example_call, task.example_result))
 """
     texts = {
         subprocess.run(
