@@ -100,7 +100,7 @@ ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at
 	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-embedded --gains
 
 selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the advantages; hours on two cores
-	@set -e; for points in "kuhn 1-5" "cpu 1-3" "leduc 1"; do \
+	@set -e; for points in "kuhn 1-5" "cpu 1-3" "leduc 1-3"; do \
 	    set -- $$points; \
 	    $(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile $$1 --seeds $$2; \
 	    $(BIN)/rlnb results outputs/spiral_self_play/seeds-$$1; \

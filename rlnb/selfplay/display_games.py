@@ -71,8 +71,8 @@ def describe_move(record: Record, mover: int, num_moves: int, turn: Record | Non
     failure = f"{record['players'][mover]} answered without a legal move ({problem})"
     if action is None:
         return f"{failure} and lost the game."
-    if record["moves"][num_moves]["is_opening"]:
-        return "A random move of the opening."
+    if record["moves"][num_moves]["is_random"]:
+        return "A random move, of no player."
     return f"{failure}; a random one was made instead." if problem else ""
 
 

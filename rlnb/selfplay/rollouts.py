@@ -108,11 +108,11 @@ class Trajectory:
 
 
 class Move(NamedTuple):
-    """A move. is_opening: it was drawn at random before the players' own moves."""
+    """A move. is_random: it was drawn at random, in the opening or by `Episode.random_move_share`."""
 
     seat: int
     action: int
-    is_opening: bool = False
+    is_random: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,8 @@ class Episode:
 
     players: names of the players in seats 0 and 1. seed: of all randomness after the opening. opening_seed:
     of the deal and of up to `max_opening_plies` random moves before the players' own, each count equally
-    likely; equal seeds give equal openings. group: index of the opening.
+    likely; equal seeds give equal openings. group: index of the opening. random_move_share: probability with
+    which a later move, too, is drawn at random in a player's place; it is no turn, so nothing learns from it.
     """
 
     game: TextGame
@@ -204,6 +205,7 @@ class Episode:
     opening_seed: int
     max_opening_plies: int = 0
     group: int = 0
+    random_move_share: float = 0.0
 
 
 @dataclass
@@ -228,9 +230,9 @@ class GameInProgress:
             action = opening.choice(game.state.legal_actions())
             if game.state.child(action).is_terminal():
                 break
-            game.move(action, is_opening=True)
+            game.move(action, is_random=True)
             game.deal(opening)
-        game.deal(game.rng)
+        game.pass_to_player()
         return game
 
     def deal(self, rng: random.Random) -> None:
@@ -238,6 +240,14 @@ class GameInProgress:
         while self.state.is_chance_node():
             actions, probabilities = zip(*self.state.chance_outcomes(), strict=True)
             self.state.apply_action(rng.choices(actions, probabilities)[0])
+
+    def pass_to_player(self) -> None:
+        """Make chance moves and random ones until a player has to answer."""
+        self.deal(self.rng)
+        share = self.episode.random_move_share
+        while share and not self.is_over and self.rng.random() < share:
+            self.move(self.rng.choice(self.state.legal_actions()), is_random=True)
+            self.deal(self.rng)
 
     @property
     def is_over(self) -> bool:
@@ -247,8 +257,8 @@ class GameInProgress:
     def seat(self) -> int:
         return int(self.state.current_player())
 
-    def move(self, action: int, *, is_opening: bool = False) -> None:
-        self.moves.append(Move(self.seat, action, is_opening))
+    def move(self, action: int, *, is_random: bool = False) -> None:
+        self.moves.append(Move(self.seat, action, is_random))
         self.episode.game.apply(self.state, action)
 
     def request(self) -> Request:
@@ -356,20 +366,24 @@ def advance_games(games: Sequence[GameInProgress], players: Mapping[str, Player 
             for game, action in zip(waiting, actions, strict=True):
                 game.move(action)
         for game in waiting:
-            game.deal(game.rng)
+            game.pass_to_player()
 
 
 def self_play_episodes(
-    game: TextGame, num_games: int, *, seed: int, max_opening_plies: int = 0, games_per_opening: int = 1
-) -> list[Episode]:
+    game: TextGame, num_games: int, *, seed: int, max_opening_plies: int = 0, games_per_opening: int = 1,
+    random_move_share: float = 0.0,
+) -> list[Episode]:  # fmt: skip
     """Return games of the learner against itself; `games_per_opening` consecutive games share an opening."""
     rng = random.Random(seed)
     openings = [rng.getrandbits(48) for _ in range(-(-num_games // games_per_opening))]
     groups = [index // games_per_opening for index in range(num_games)]
     return [
-        Episode(game, (LEARNER, LEARNER), rng.getrandbits(48), openings[group], max_opening_plies, group)
+        Episode(
+            game, (LEARNER, LEARNER), seed=rng.getrandbits(48), opening_seed=openings[group],
+            max_opening_plies=max_opening_plies, group=group, random_move_share=random_move_share,
+        )
         for group in groups
-    ]
+    ]  # fmt: skip
 
 
 def paired_episodes(game: TextGame, opponent: str, num_games: int, *, seed: int) -> list[Episode]:

@@ -118,6 +118,7 @@ class SelfPlayRun(GameRun[SpiralSelfPlayParams, SelfPlayState]):
         episodes = self_play_episodes(
             self.arena.opponents[0][0], params.training.games_per_step, seed=seed,
             max_opening_plies=params.game.max_opening_plies, games_per_opening=params.games_per_opening,
+            random_move_share=params.game.random_move_share,
         )  # fmt: skip
         return [each for each in episodes if each.group % ranks.num_processes == ranks.process_index]
 

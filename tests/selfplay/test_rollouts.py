@@ -91,7 +91,7 @@ def test_seats_alternate_and_each_seed_is_played_from_both():
 
 
 def openings(games):
-    return [tuple(move.action for move in game.moves if move.is_opening) for game in games]
+    return [tuple(move.action for move in game.moves if move.is_random) for game in games]
 
 
 def test_openings_are_random_as_long_as_allowed_and_the_same_by_the_same_seed():
@@ -110,6 +110,20 @@ def test_no_opening_ends_a_game():
     )
     assert all(game.trajectories for game in games)
     assert max(map(len, openings(games))) >= 7
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_the_moves_is_drawn_at_random_and_is_no_turn(share):
+    episodes = self_play_episodes(TICTACTOE, 400, seed=11, random_move_share=share)
+    games, again = (play_games(episodes, {"policy": Scripted(any_legal)}) for _ in range(2))
+    assert [game.history for game in games] == [game.history for game in again]
+    for game in games:
+        turns = {turn.ply: turn.action for trajectory in game.trajectories for turn in trajectory.turns}
+        assert turns == {ply: move.action for ply, move in enumerate(game.moves) if not move.is_random}
+        assert tuple(move.action for move in game.moves) == game.history
+    moves = [move for game in games for move in game.moves]
+    assert sum(move.is_random for move in moves) / len(moves) == approx(share, abs=0.03)  # 0.008 by chance
+    assert {game.winner for game in games} == {None, 0, 1}
 
 
 @pytest.mark.parametrize("game", [TICTACTOE, KUHN])
