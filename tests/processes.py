@@ -7,11 +7,12 @@ from rlnb.sandbox import Sandbox
 
 
 def children_of(pid: int | str) -> set[str]:
-    """The direct children of all threads of a process, dead ones too; a thread may end meanwhile."""
+    """The direct children of all threads of a process, dead ones too; threads and process may end meanwhile."""
     children: set[str] = set()
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            children |= set(listed.read_text().split())
+    with contextlib.suppress(FileNotFoundError):  # the process has gone
+        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                children |= set(listed.read_text().split())
     return children
 
 
