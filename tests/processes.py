@@ -7,7 +7,7 @@ from rlnb.sandbox import Sandbox
 
 
 def children_of(pid: int | str) -> set[str]:
-    """The direct children of all threads of a process, dead ones too; threads and process may end meanwhile."""
+    """The direct children of all threads of a process, dead ones too; all of them may end meanwhile."""
     children: set[str] = set()
     with contextlib.suppress(FileNotFoundError):  # the process has gone
         for listed in Path(f"/proc/{pid}/task").glob("*/children"):
