@@ -72,7 +72,7 @@ def describe_move(record: Record, mover: int, num_moves: int, turn: Record | Non
     if action is None:
         return f"{failure} and lost the game."
     if record["moves"][num_moves]["is_random"]:
-        return "A random move, of no player."
+        return "A random move, not the player's."
     return f"{failure}; a random one was made instead." if problem else ""
 
 

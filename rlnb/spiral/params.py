@@ -21,7 +21,7 @@ class PlayParams(play.ActingParams):
     max_opening_plies: int = Field(default=0, ge=0)
     """Random moves before the players' own, 0 to this many, each as likely"""
     random_move_share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of later moves that are drawn at random, in training games only, and teach nothing themselves"""
+    """Share of training games' moves after the opening that are drawn at random; those teach nothing"""
     reward_scale: float = Field(default=1.0, gt=0)
     """Returns are divided by this, so that they are about 1 (2 for Kuhn)"""
 

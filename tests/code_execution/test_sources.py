@@ -120,7 +120,17 @@ def test_without_a_printed_example_mbpp_is_asked_as_mbpp_eval_asks(mbpp_folder):
         assert shown.example == task.example
 
 
-def test_the_example_of_a_task_reads_the_same_in_every_process():
+def outputs_by_hash_seed(program: str, seeds) -> set[str]:
+    return {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in seeds
+    }  # fmt: skip
+
+
+def test_a_prompt_is_the_same_in_every_process():
     program = """
 from rlnb.code_execution.tasks import Task, Test, source_of
 words = {"in", "of", "by", "at"}
@@ -129,11 +139,9 @@ assert eval(source_of(example.expected)) == example.expected
 task = Task("t", "f", 1, "double", "n", "Return twice n.", example, (example,))
 print((task.example_call, task.example_result))
 """
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": str(seed)},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in range(4)
-    }  # fmt: skip
-    assert len(texts) == 1
+    prompts = """
+from rlnb.code_execution.prompts import question
+print([question(task, printed_example=printed) for printed in (True, False)])
+"""
+    assert len(outputs_by_hash_seed(program, range(4))) == 1
+    assert len(outputs_by_hash_seed(program + prompts, range(2))) == 1  # importing it takes seconds
