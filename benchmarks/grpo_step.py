@@ -9,7 +9,7 @@
 - `step_over_products`: our step over the matrix products alone that it cannot do without.
 - `seconds`: of each; "decode" is the writing, "ours" less that the update.
 
-    GOMP_SPINCOUNT=1000 python benchmarks/grpo_step.py --json    # as a run has it: matters for contention
+    GOMP_SPINCOUNT=5000 python benchmarks/grpo_step.py --json    # as a run has it: matters for contention
     RLNB_MODEL__ID=DIR python benchmarks/grpo_step.py --json    # another model, such as Qwen2.5-Coder-0.5B
 """
 

@@ -16,9 +16,40 @@ from rlnb.errors import TrainingDiverged, see
 from rlnb.policy.adapters import adapters_in_weights_dtype
 
 LOOK_TOKENS = 8  # is_complete is asked after so many tokens
+ROOM_TOKENS = 64  # for so many more tokens a cache is enlarged at a time
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 Draw = Callable[[Sequence[int]], torch.Tensor]  # rows of the batch -> a number in [0, 1) for each
 Complete = Callable[[int, list[int]], bool]  # row of the batch, its tokens -> whether the answer has its end
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values in buffers with room for more tokens: a DynamicLayer copies all of them at each token.
+
+    keys, values: views of the buffers, (rows, heads, tokens, size).
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    buffers: Sequence[torch.Tensor] = ()
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            return super().update(key_states, value_states, *args, **kwargs)
+        start, end = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
+        if not self.buffers or self.buffers[0].shape[2] < end:
+            shape = (0, 0, 0, end - start + ROOM_TOKENS)
+            self.buffers = [torch.nn.functional.pad(states, shape) for states in (self.keys, self.values)]
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        length = self.keys.shape[2]
+        self.buffers = [states[indices] for states in self.buffers or (self.keys, self.values)]
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
 
 
 def draw_uniform(rows: Sequence[int]) -> torch.Tensor:
@@ -106,6 +137,7 @@ def decode(
     ids, mask, group = distinct_prompts(prompts, pad)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     cache = DynamicCache(config=model.config)
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     end_tokens, rows = torch.tensor(sorted(ends)), list(range(len(prompts)))
     completions: list[list[int]] = [[] for _ in prompts]
     with adapters_in_weights_dtype(model):

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models import deepseek_v3, doge, gemma, lfm2, mamba, qwen2, qwen3, qwen3_next
 
 from rlnb.errors import TrainingDiverged
+from rlnb.policy import decoding
 from rlnb.policy.cpu_attention import NAME, use_cpu_attention
-from rlnb.policy.decoding import can_decode, decode, sample_tokens
+from rlnb.policy.decoding import RoomyLayer, can_decode, decode, sample_tokens
 
 VOCABULARY, PAD = 200, 0
 SIZES = {
@@ -68,7 +69,7 @@ def generate(
     return [row[:stop] for row, stop in zip(written, stops, strict=True)]
 
 
-def test_greedy_tokens_are_those_of_generate(model):
+def test_greedy_tokens_are_those_of_generate(model, monkeypatch):
     prompts = ragged_prompts(3, 17, 9, 40, copies=2)
     free = generate(model, prompts, 24, [])
     ends = sorted({free[0][5], free[2][11], free[4][0]})  # rows end at different tokens, some at their first
@@ -76,6 +77,7 @@ def test_greedy_tokens_are_those_of_generate(model):
     assert len(set(map(len, expected))) >= 2
     options = {"temperature": 0.0, "ends": ends, "pad": PAD}
     assert decode(model, prompts, max_new_tokens=24, **options) == expected
+    monkeypatch.setattr(decoding, "ROOM_TOKENS", 3)  # the cache is enlarged again and again
     use_cpu_attention(model)
     assert decode(model, prompts, max_new_tokens=24, **options) == expected
     assert decode(model, prompts, max_new_tokens=1, **options) == [row[:1] for row in expected]
@@ -103,6 +105,16 @@ def test_a_group_reads_its_prompt_once_and_rows_that_ended_leave(cache_dir):
     decode(model, prompts, max_new_tokens=4, temperature=0.0, ends=[free[0][1]], pad=PAD)
     assert shapes == [(2, 8), (6, 1), (3, 1), (3, 1)]
     hook.remove()
+
+
+def test_a_cache_with_room_takes_a_token_without_copying_the_others():
+    states = torch.arange(2 * 3 * 5 * 4).reshape(2, 3, 5, 4).float()
+    layer = RoomyLayer()
+    places = [layer.update(part, -part)[0].data_ptr() for part in states.split([2, 1, 1, 1], dim=2)]
+    assert places[1] == places[2] == places[3]
+    torch.testing.assert_close(torch.cat([layer.keys, -layer.values]), states.repeat(2, 1, 1, 1))
+    layer.batch_select_indices(torch.tensor([1]))
+    torch.testing.assert_close(layer.keys, states[1:])
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
