@@ -100,13 +100,14 @@ ppo: $(READY) ## what PPO learns: a ladder of games from nothing, and SmolLM2 at
 	$(BIN)/rlnb results outputs/ppo_openspiel/seeds-embedded --gains
 
 selfplay: $(READY) ## what self-play learns: Kuhn, tic-tac-toe, Leduc, and the advantages; hours on two cores
-	@set -e; for points in "kuhn 1-5" "cpu 1-3" "leduc 1-3"; do \
+	@set -e; for points in "kuhn 1-5" "cpu 1,2,42" "leduc 1,2,42"; do \
 	    set -- $$points; \
 	    $(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile $$1 --seeds $$2; \
 	    $(BIN)/rlnb results outputs/spiral_self_play/seeds-$$1; \
 	done
 	$(BIN)/rlnb sweep notebooks/spiral_self_play.ipynb --profile cpu --seeds 1-5 \
-	    --sweep params/sweeps/spiral_advantages.yaml --set training.max_steps=40
+	    --sweep params/sweeps/spiral_advantages.yaml --set training.max_steps=40 \
+	    --set training.final_learning_rate=1.0e-4 --set training.final_entropy_coef=0.006
 	$(BIN)/rlnb results outputs/spiral_self_play/spiral_advantages-cpu
 
 bench: $(READY) ## side-by-side measurements against peers, one JSON line each

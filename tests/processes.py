@@ -1,7 +1,14 @@
 """The processes below a sandbox: a keeper for each zygote, below it the zygote, below that the program."""
 
 import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+from waiting import wait_for
 
 from rlnb.sandbox import Sandbox
 
@@ -33,3 +40,28 @@ def programs() -> set[str]:
     """What the zygotes of this process run."""
     zygotes = set().union(*map(children_of, children_of("self")))
     return set().union(*map(children_of, zygotes))
+
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Send this process a SIGINT as soon as a zygote runs a program: what runs in here must pass it on."""
+
+    def interrupt() -> None:
+        wait_for(programs)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    thread.join()
+
+
+def belongings() -> set[str]:
+    """What this process has: children, threads and open descriptors, each in a word that no other has."""
+    owned = {f"child {pid} {name}" for pid in children_of("self") if (name := name_of(pid))}
+    owned |= {f"thread {thread.ident} {thread.name}" for thread in threading.enumerate()}
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of this list
+            owned.add(f"descriptor {descriptor} {os.readlink(f'/proc/self/fd/{descriptor}')}")
+    return owned
