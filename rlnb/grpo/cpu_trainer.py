@@ -1,6 +1,7 @@
 """AnswerTrainer with a step that suits a CPU: the same loss and gradients, each prompt read once a group."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +10,12 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from rlnb.grpo.answer_trainer import AnswerTrainer, Written
 from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.decoding import can_decode, decode, distinct_prompts
+from rlnb.policy.generation import batches
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")  # a head without soft caps, scaling or bias
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # rotations that do not follow the length at hand
 TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add nothing
+LENGTH_RATIO = 1.25  # completions that are read together: the longest over the shortest
 HEAD_ROWS = 64  # tokens whose logits are computed together
 Batch = dict[str, object]
 
@@ -143,31 +146,47 @@ def completion_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probabilities and entropies of completion tokens, both float32 (rows, width), in nats.
 
-    They are 0 where a completion has no token. Each distinct prompt is read once, with gradients. The
-    entropies have gradients where `trains_entropy`.
+    They are 0 where a completion has no token. Each distinct prompt is read once, with gradients, and
+    completions of like lengths together. The entropies have gradients where `trains_entropy`.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     body, head = base.base_model, base.get_output_embeddings()
     ids, prompt_mask, group = distinct_prompts(prompts, pad)
     longest = max(1, *map(len, completions))
     tokens = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in completions])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in completions])
+    is_token = torch.tensor([[place < len(row) for place in range(longest)] for row in completions])
     cache, positions = DynamicCache(config=base.config), (prompt_mask.cumsum(-1) - 1).clamp(min=0)
-    options = {"past_key_values": cache, "use_cache": True}
-    at_end = body(input_ids=ids, attention_mask=prompt_mask, position_ids=positions, **options)
-    hidden = at_end.last_hidden_state[group, -1:]
-    if longest > 1:
-        cache.batch_select_indices(group)
-        following = body(
-            input_ids=tokens[:, :-1],
-            attention_mask=torch.cat([prompt_mask[group], mask[:, :-1]], 1),
-            position_ids=positions[group, -1:] + torch.arange(1, longest),
-            **options,
-        )
-        hidden = torch.cat([hidden, following.last_hidden_state], 1)
-    is_token = mask.bool()
-    values = _HeadLogprobs.apply(hidden[is_token], head.weight, tokens[is_token], temperature, trains_entropy)
-    filled = [torch.zeros(tokens.shape).masked_scatter(is_token, value) for value in values]
+    at_end = body(
+        input_ids=ids, attention_mask=prompt_mask, position_ids=positions, past_key_values=cache,
+        use_cache=True,
+    )  # fmt: skip
+    lengths = [len(row) for row in completions]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    hidden = []
+    for rows in batches(order, sorted(lengths), len(order), ratio=LENGTH_RATIO):
+        length, prompt = lengths[rows[-1]], group[rows]
+        states = at_end.last_hidden_state[prompt, -1:]
+        if length > 1:
+            part = copy(cache)  # the keys and values themselves are shared
+            part.layers = [copy(layer) for layer in cache.layers]
+            part.batch_select_indices(prompt)
+            following = body(
+                input_ids=tokens[rows, : length - 1],
+                attention_mask=torch.cat([prompt_mask[prompt], is_token[rows, : length - 1]], 1),
+                position_ids=positions[prompt, -1:] + torch.arange(1, length),
+                past_key_values=part,
+                use_cache=True,
+            )
+            states = torch.cat([states, following.last_hidden_state], 1)
+        hidden.append(states[is_token[rows, : states.shape[1]]])
+    places = is_token[order]
+    values = _HeadLogprobs.apply(
+        torch.cat(hidden), head.weight, tokens[order][places], temperature, trains_entropy
+    )
+    filled = [
+        torch.zeros(tokens.shape).masked_scatter(places, value)[torch.tensor(order).argsort()]
+        for value in values
+    ]
     logprobs, entropies = (F.pad(value, (0, width - longest)) for value in filled)
     return logprobs, entropies
 

@@ -223,10 +223,12 @@ def sample_by_row(
     return keep_sampled
 
 
-def batches(rows: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of rows, sorted by lengths; in each the longest is at most twice the shortest."""
+def batches(
+    rows: Sequence[int], lengths: Sequence[int], batch_size: int, *, ratio: float = 2
+) -> Iterator[list[int]]:
+    """Yield batches of rows, sorted by lengths; in each the longest is at most `ratio` times the shortest."""
     start = 0
     for end in range(1, len(rows) + 1):
-        if end == len(rows) or end - start == batch_size or lengths[end] > 2 * lengths[start]:
+        if end == len(rows) or end - start == batch_size or lengths[end] > ratio * lengths[start]:
             yield list(rows[start:end])
             start = end

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
-from rlnb.grpo.cpu_trainer import CpuGRPOTrainer, completion_logprobs, drop_tied_rows
+from rlnb.grpo.cpu_trainer import LENGTH_RATIO, CpuGRPOTrainer, completion_logprobs, drop_tied_rows
 from rlnb.policy import Policy
 from rlnb.policy.adapters import adapters_in_weights_dtype
 from rlnb.policy.cpu_attention import use_cpu_attention
@@ -149,6 +149,19 @@ def test_tied_rows_are_left_out_but_for_the_last_one(policy):
 def test_a_completion_without_a_token_has_no_log_probability(policy):
     logprobs, _ = completion_logprobs(policy.model, [[5, 6], [5, 6]], [[], [7]], pad=0, width=3)
     assert logprobs[0].tolist() == [0, 0, 0] and logprobs[1, 0] < 0 == logprobs[1, 1]
+
+
+def test_little_of_what_is_read_of_completions_is_padding(policy):
+    completions = [completion + [7] * 20 for completion in ragged(16, 80, 3)]
+    shapes: list[torch.Size] = []
+    body = policy.model.get_base_model().base_model
+    with body.register_forward_pre_hook(
+        lambda _, __, options: shapes.append(options["input_ids"].shape), with_kwargs=True
+    ):
+        completion_logprobs(policy.model, [[5, 6, 7]] * 16, completions, pad=0, width=100)
+    assert shapes[0] == (1, 3) and sum(rows for rows, _ in shapes[1:]) == 16
+    num_read = sum(map(torch.Size.numel, shapes[1:]))
+    assert num_read < LENGTH_RATIO * sum(map(len, completions)) < 16 * max(map(len, completions))
 
 
 def test_adapters_are_as_before_after_the_cast(policy):
