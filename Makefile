@@ -30,7 +30,7 @@ setup: ## make or repair .venv and say what this machine has
 run: $(READY) ## train: the first notebook at the profile that suits this machine; results in outputs/
 	$(BIN)/rlnb run $(NOTEBOOK) --profile $(PROFILE)
 
-coder: $(READY) ## train Qwen2.5-Coder-0.5B on MBPP: one to two and a quarter hours; without a hub MBPP_DATASET_PATH=FILE make coder MODEL=DIR
+coder: $(READY) ## train Qwen2.5-Coder-0.5B on MBPP: 1 to 2.3 hours; without a hub MBPP_DATASET_PATH=FILE make coder MODEL=DIR
 	$(BIN)/rlnb run notebooks/grpo_code_execution.ipynb --profile coder $(if $(MODEL),--set model.id=$(MODEL))
 
 test: lint ## all checks and quick tests, three notebooks' tiny runs among them

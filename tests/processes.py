@@ -58,8 +58,9 @@ def interrupted() -> Iterator[None]:
 
 
 def belongings() -> set[str]:
-    """What this process has: children, threads and open descriptors, each in a word that no other has."""
+    """What this process has: children, programs, threads and open descriptors, none named as another."""
     owned = {f"child {pid} {name}" for pid in children_of("self") if (name := name_of(pid))}
+    owned |= {f"program {pid}" for pid in programs()}
     owned |= {f"thread {thread.ident} {thread.name}" for thread in threading.enumerate()}
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # that of this list

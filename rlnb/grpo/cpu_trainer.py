@@ -15,7 +15,7 @@ from rlnb.policy.generation import batches
 MODEL_TYPES = ("llama", "qwen2", "qwen3")  # a head without soft caps, scaling or bias
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # rotations that do not follow the length at hand
 TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add nothing
-LENGTH_RATIO = 1.25  # completions that are read together: the longest over the shortest
+LENGTH_RATIO = 1.25  # of completions that are read together: the longest over the shortest, at most
 HEAD_ROWS = 64  # tokens whose logits are computed together
 Batch = dict[str, object]
 
@@ -160,12 +160,12 @@ def completion_logprobs(
         input_ids=ids, attention_mask=prompt_mask, position_ids=positions, past_key_values=cache,
         use_cache=True,
     )  # fmt: skip
+    outputs = torch.zeros(len(completions), width), torch.zeros(len(completions), width)
     lengths = [len(row) for row in completions]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    hidden = []
     for rows in batches(order, sorted(lengths), len(order), ratio=LENGTH_RATIO):
-        length, prompt = lengths[rows[-1]], group[rows]
-        states = at_end.last_hidden_state[prompt, -1:]
+        length, prompt = max(1, lengths[rows[-1]]), group[rows]
+        hidden = at_end.last_hidden_state[prompt, -1:]
         if length > 1:
             part = copy(cache)  # the keys and values themselves are shared
             part.layers = [copy(layer) for layer in cache.layers]
@@ -177,18 +177,13 @@ def completion_logprobs(
                 past_key_values=part,
                 use_cache=True,
             )
-            states = torch.cat([states, following.last_hidden_state], 1)
-        hidden.append(states[is_token[rows, : states.shape[1]]])
-    places = is_token[order]
-    values = _HeadLogprobs.apply(
-        torch.cat(hidden), head.weight, tokens[order][places], temperature, trains_entropy
-    )
-    filled = [
-        torch.zeros(tokens.shape).masked_scatter(places, value)[torch.tensor(order).argsort()]
-        for value in values
-    ]
-    logprobs, entropies = (F.pad(value, (0, width - longest)) for value in filled)
-    return logprobs, entropies
+            hidden = torch.cat([hidden, following.last_hidden_state], 1)
+        kept = is_token[rows, :length]
+        targets = tokens[rows, :length][kept]
+        values = _HeadLogprobs.apply(hidden[kept], head.weight, targets, temperature, trains_entropy)
+        for output, value in zip(outputs, values, strict=True):
+            output[rows, :length] = torch.zeros(kept.shape).masked_scatter(kept, value)
+    return outputs
 
 
 class _HeadLogprobs(torch.autograd.Function):
