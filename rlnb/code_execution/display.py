@@ -21,8 +21,8 @@ def draw_rewards(rows: Sequence[Row], *, max_steps: int) -> Figure:
         "reward/pass_rate": ("share that passes its tests", "#009e73"),
     }
     heldout = {
-        "heldout/known/pass_rate_greedy": ("held out, known families: passes, greedy", "#444444", "o"),
-        "heldout/new/pass_rate_greedy": ("held out, new families: passes, greedy", "#444444", "s"),
+        "heldout/known/pass_rate_greedy": ("held out, known: passes, greedy", "#444444", "o"),
+        "heldout/new/pass_rate_greedy": ("held out, new: passes, greedy", "#444444", "s"),
     }
     shares = {
         f"status/{name}_share": (name.replace("_", " "), colour) for name, colour in OUTCOME_COLOURS.items()

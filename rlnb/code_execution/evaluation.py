@@ -110,6 +110,7 @@ class ProgramEvaluation:
                 [prompts[row].text for row in rows],
                 max_new_tokens=self.params.training.max_completion_length,
                 temperature=0.0 if greedy else sampling.temperature,
+                batch_size=sampling.batch_size,
                 is_complete=ends_of_answers(
                     [prompts[row].prefix for row in rows], [tasks[row][1].function for row in rows]
                 ),

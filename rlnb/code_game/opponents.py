@@ -170,7 +170,6 @@ def make_judges(params: GrpoCodeGameParams, policy: Policy, reader: Judge) -> tu
     The first is the opponent, or the untrained model where the opponent is a snapshot: figures from before
     and after are comparable only under one judge. The second is the untrained model with other examples.
     """
-    first = ModelOpponent(policy) if params.opponent.kind == "snapshot" else reader
-    if not params.evaluation.control:
-        return first, None
-    return first, ModelOpponent(policy, shots=OTHER_SHOTS, batch_size=params.evaluation.batch_size)
+    untrained = ModelOpponent(policy, batch_size=params.evaluation.batch_size)
+    first = untrained if params.opponent.kind == "snapshot" else reader
+    return first, replace(untrained, shots=OTHER_SHOTS) if params.evaluation.control else None

@@ -16,7 +16,8 @@ MODEL_TYPES = ("llama", "qwen2", "qwen3")  # a head without soft caps, scaling o
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # rotations that do not follow the length at hand
 TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add nothing
 LENGTH_RATIO = 1.25  # of completions that are read together: the longest over the shortest, at most
-HEAD_ROWS = 64  # tokens whose logits are computed together
+HEAD_ROWS = 256  # tokens whose logits are computed together
+CACHED_ROWS = 8  # of these, so many at a time in float32, which the processor's cache holds
 Batch = dict[str, object]
 
 
@@ -204,22 +205,26 @@ class _HeadLogprobs(torch.autograd.Function):
         trains_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies = hidden.new_empty(2, len(hidden), dtype=torch.float32).unbind()
-        gradients = hidden.new_empty(1 + trains_entropy, *hidden.shape)
+        num_gradients = (1 + trains_entropy) * ctx.needs_input_grad[0]  # of log p, and of the entropy
+        gradients = hidden.new_empty(num_gradients, *hidden.shape)
         for start in range(0, len(hidden), HEAD_ROWS):
             part = slice(start, start + HEAD_ROWS)
-            target = targets[part, None]
-            logprob = (F.linear(hidden[part], weight).float() / temperature).log_softmax(-1)
-            probability = logprob.exp()
-            logprobs[part] = logprob.gather(1, target)[:, 0]
-            entropies[part] = -(probability * logprob).sum(1)
-            if not ctx.needs_input_grad[0]:
-                continue
-            if trains_entropy:
-                slope = -probability * (logprob + entropies[part, None])
-                gradients[1, part] = slope.to(weight.dtype) @ weight / temperature
-            ones = torch.ones_like(target, dtype=torch.float32)
-            slope = probability.neg_().scatter_add_(1, target, ones)
-            gradients[0, part] = slope.to(weight.dtype) @ weight / temperature
+            logits = F.linear(hidden[part], weight)
+            slopes = [logits, torch.empty_like(logits)][:num_gradients]  # the first overwrite the logits
+            for first in range(0, len(logits), CACHED_ROWS):
+                rows = slice(first, first + CACHED_ROWS)
+                target = targets[part][rows, None]
+                logprob = (logits[rows].float() / temperature).log_softmax(-1)
+                probability = logprob.exp()
+                entropy = -(probability * logprob).sum(1)
+                logprobs[part][rows], entropies[part][rows] = logprob.gather(1, target)[:, 0], entropy
+                if num_gradients == 2:
+                    slopes[1][rows] = -probability * (logprob + entropy[:, None])
+                if num_gradients:
+                    ones = torch.ones_like(target, dtype=torch.float32)
+                    slopes[0][rows] = probability.neg_().scatter_add_(1, target, ones)
+            for gradient, slope in zip(gradients, slopes, strict=True):
+                gradient[part] = slope @ weight / temperature
         ctx.save_for_backward(gradients)
         if not trains_entropy:
             ctx.mark_non_differentiable(entropies)

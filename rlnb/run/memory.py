@@ -33,7 +33,8 @@ FOUR_BIT = 0.52  # bytes of a weight in NF4 whose constants are quantized as wel
 ROW_TOKENS = {"compact": 16, "full": 96}  # of a game's short prompts, which read the largest share of logits
 PROMPT_TOKENS, LONGEST_COMPACT = 512, 128  # of a prompt without a limit, and of a compact one in any game
 COPIES_OF_LOGITS = 6  # float32: logits, over temperature, log-probabilities, two for the entropy, a gradient
-# The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`; unsloth reads a row.
+# The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`, whose 256 rows without
+# copies need no more; unsloth reads a row.
 TILE_TOKENS, TILE_WORDS, HEAD_ROWS = 4096, 32_768, 64
 TIGHT, TOO_LARGE = 0.85, "does not fit"  # share of the memory above which it is tight; the line's end above 1
 # Settings to change where memory is used up, cheapest first, by what the run was doing.

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
+from tiny_policy import load_tiny
 
-from rlnb.code_execution.evaluation import JudgedAnswer, heldout_metrics, measure
+from rlnb.code_execution.evaluation import JudgedAnswer, ProgramEvaluation, heldout_metrics, measure
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.reward import (
     MARK,
@@ -27,6 +28,7 @@ from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import SandboxUnavailable
 from rlnb.mbpp.problems import load_mbpp
 from rlnb.notebook import load_cell
+from rlnb.policy import generation
 from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import Zygote
@@ -326,6 +328,22 @@ def test_sampled_and_greedy_answers_are_measured_separately():
             "known": {"a": pytest.approx(2 / 3), "b": 0.0}
         },  # all were, but those that pass are whole
     }
+
+
+def test_an_evaluation_writes_as_many_answers_at_a_time_as_it_is_told(cache_dir, sandbox, monkeypatch):
+    sizes, decode = [], generation.decode
+
+    def count_rows(model, prompts, **options):
+        sizes.append(len(prompts))
+        return decode(model, prompts, **options)
+
+    monkeypatch.setattr(generation, "decode", count_rows)
+    params = GrpoCodeExecutionParams(
+        evaluation={"batch_size": 4, "num_samples": 3}, training={"max_completion_length": 2}
+    )
+    evaluate = ProgramEvaluation(params, {"known": [replace(DOUBLE, id=name) for name in "abc"]}, sandbox)
+    assert len(evaluate(load_tiny(cache_dir))) == sum(sizes) == 12
+    assert sizes == [3, 4, 4, 1]  # greedy ones, then samples
 
 
 def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():

@@ -179,10 +179,12 @@ def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
     assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
     policy = load_tiny(cache_dir)
     for refresh_steps in (0, 10):
-        params = GrpoCodeGameParams(opponent={"refresh_steps": refresh_steps}, evaluation={"control": True})
+        evaluation = {"control": True, "batch_size": 3}
+        params = GrpoCodeGameParams(opponent={"refresh_steps": refresh_steps}, evaluation=evaluation)
         reader = load_reader(params, policy)
         first, second = make_judges(params, policy, reader)
         assert (first is reader) == (refresh_steps == 0)
         assert first.weights is second.weights is adapters_off
         assert (first.shots, second.shots) == (SHOTS, OTHER_SHOTS)
+        assert reader.batch_size == first.batch_size == second.batch_size == 3
     assert make_judges(GrpoCodeGameParams(), policy, reader)[1] is None
