@@ -1,6 +1,7 @@
 """Real kernels under `papermill --engine rlnb`: signals, deaths, status, sockets, outputs."""
 
 import errno
+import io
 import os
 import signal
 import subprocess
@@ -115,6 +116,14 @@ def test_a_signal_reaches_the_training_cell_and_no_cell_starts_after_it(
     assert outcome_of(tmp_path) == ("preempted", 85, sent.name, f"stopped by {sent.name} {where}")
     assert text_of(tmp_path / "out.ipynb") == printed
     assert list(temporary_files.glob("rlnb-*")) == []
+
+
+def test_work_that_is_done_twice_shows_its_progress_twice(tmp_path):
+    """As the evaluations before and after training, whose bars have one label."""
+    work = "show = progress_bar('games')\nshow(0, 3)\nshow(3, 3)"
+    terminal = io.StringIO()
+    run_here(tmp_path, "from rlnb.display.progress import progress_bar", work, work, stdout_file=terminal)
+    assert terminal.getvalue().count("games 3/3\n") == 2
 
 
 def test_a_signal_that_is_ignored_at_the_start_is_left_alone():

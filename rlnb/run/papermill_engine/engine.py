@@ -257,9 +257,10 @@ class ForwardingClient(PapermillNotebookClient):
         """Handle a message of the kernel; print a line of progress on the terminal at each tenth."""
         progress = msg["content"].get("metadata", {}).get(runs.PROGRESS)
         if progress and self.stdout_file:
-            tenth = 10 * progress["done"] // progress["total"]
-            if tenth > self.tenths.get(progress["label"], 0):
-                self.tenths[progress["label"]] = tenth
+            label, tenth = progress["label"], 10 * progress["done"] // progress["total"]
+            before = self.tenths.get(label, 0)
+            self.tenths[label] = tenth  # 0 where the same work begins again
+            if tenth > before:
                 self.stdout_file.write("{label} {done}/{total}\n".format(**progress))
                 self.stdout_file.flush()
         try:
