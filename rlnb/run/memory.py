@@ -33,9 +33,8 @@ FOUR_BIT = 0.52  # bytes of a weight in NF4 whose constants are quantized as wel
 ROW_TOKENS = {"compact": 16, "full": 96}  # of a game's short prompts, which read the largest share of logits
 PROMPT_TOKENS, LONGEST_COMPACT = 512, 128  # of a prompt without a limit, and of a compact one in any game
 COPIES_OF_LOGITS = 6  # float32: logits, over temperature, log-probabilities, two for the entropy, a gradient
-# The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`, whose 256 rows without
-# copies need no more; unsloth reads a row.
-TILE_TOKENS, TILE_WORDS, HEAD_ROWS = 4096, 32_768, 64
+# The logits that are computed at a time: by TRL, and by `CpuGRPOTrainer`; unsloth reads a row.
+TILE_TOKENS, TILE_WORDS, HEAD_ROWS = 4096, 32_768, 256
 TIGHT, TOO_LARGE = 0.85, "does not fit"  # share of the memory above which it is tight; the line's end above 1
 # Settings to change where memory is used up, cheapest first, by what the run was doing.
 MEMORY_SETTINGS = {
@@ -251,8 +250,10 @@ def _training_pass(params: NotebookParams, machine: Machine, sizes: ModelSizes) 
         prompts = -(-rows // get("training.num_generations")) if is_short else rows
         tokens = rows * answer + prompts * prompt
         logits = 2 * min(rows * answer, TILE_TOKENS) * min(sizes.vocabulary, TILE_WORDS)
-        if is_short or model.engine == "unsloth":
-            logits = (HEAD_ROWS if is_short else answer) * sizes.vocabulary * COPIES_OF_LOGITS
+        if is_short:
+            logits = 2 * HEAD_ROWS * sizes.vocabulary  # and as many slopes of the entropy
+        elif model.engine == "unsloth":
+            logits = answer * sizes.vocabulary * COPIES_OF_LOGITS
     # The short step's adapters compute in the precision of the weights.
     layer = layer_bytes(
         sizes, BYTES[model.dtype], is_cast=model.lora_rank > 0 and not is_short,

@@ -12,6 +12,7 @@ from tiny_actor import tiny_policy
 from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig, LlamaConfig, Qwen3Config
 
 from rlnb.errors import ParamsError
+from rlnb.grpo import cpu_trainer
 from rlnb.machine import Machine, recommend
 from rlnb.machine.table import MACHINES
 from rlnb.params import check_machine, load_params, resolve
@@ -101,6 +102,10 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
     assert parts["gradients, optimizer, adapters"] == pytest.approx(3 * 2 * each * 6 * 4 / GIB)
     assert parts["logits"] == pytest.approx(10 * 100 * 4 * 6 / GIB)  # 970 tokens are 10 prompts of 97
     assert not any("generation" in name for name in parts)  # the pass needs more, and they take turns
+
+
+def test_the_short_step_is_estimated_with_the_rows_that_it_computes_at_a_time():
+    assert memory.HEAD_ROWS == cpu_trainer.HEAD_ROWS
 
 
 # GiB that the driver shows of cards of each kind; of a machine without a GPU its memory.
