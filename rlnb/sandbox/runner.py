@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Generic, TypeVar
 
@@ -343,21 +343,30 @@ def run_all(
 ) -> Generator[tuple[Job, T], None, None]:
     """Yield (job, what `run` made of it) as jobs get done by at most `num_wanted()` workers.
 
-    Whoever stops early closes the generator: this sets the event that `run` is given, and waits for the
-    workers. Raise what a worker raised, SandboxUnavailable where there is no thread or `closed` was set.
+    Whoever stops early closes the generator: this sets the event that `run` is given, and waits until nothing
+    runs. Raise what a worker raised, SandboxUnavailable where there is no thread or `closed` was set.
     """
     done: queue.SimpleQueue[tuple[Job, T] | None] = queue.SimpleQueue()
-    interrupted = threading.Event()
+    interrupted, idle = threading.Event(), threading.Condition()
     workers: list[Future[None]] = []
+    num_running = 0  # beside `workers`: an interrupt may come when one is submitted, and not yet listed
 
     def work() -> None:
+        nonlocal num_running
         group: Hashable = None
-        while not interrupted.is_set() and not closed.is_set():
-            try:
-                group, job = waiting.take(group)
-            except IndexError:
-                return
-            done.put((job, run(job, interrupted)))
+        with idle:
+            num_running += 1
+        try:
+            while not interrupted.is_set() and not closed.is_set():
+                try:
+                    group, job = waiting.take(group)
+                except IndexError:
+                    return
+                done.put((job, run(job, interrupted)))
+        finally:
+            with idle:
+                num_running -= 1
+                idle.notify()
 
     try:
         for _ in range(waiting.num_jobs):
@@ -370,8 +379,9 @@ def run_all(
                     raise SandboxUnavailable(NO_MORE.format("threads", error)) from None
             yield wait_for_next(done, workers)
     finally:
-        interrupted.set()
-        wait(workers)
+        interrupted.set()  # a worker that starts only now takes no job
+        with idle:
+            idle.wait_for(lambda: not num_running)
 
 
 def wait_for_next(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patched import patch_script
@@ -13,7 +14,7 @@ from processes import belongings, children_of, interrupted, programs
 from waiting import is_running, wait_for
 
 from rlnb.errors import SandboxUnavailable
-from rlnb.sandbox import Limits, Sandbox, zygotes
+from rlnb.sandbox import Limits, Reruns, Sandbox, zygotes
 
 FAST = Limits(cpu_seconds=0.5)
 
@@ -54,6 +55,25 @@ def test_an_interrupt_ends_every_program_before_it_is_passed_on(nothing_left):
             sandbox.run_many([f"import time; time.sleep({99 + number})" for number in range(6)])
         assert programs() == set()
         assert sandbox.run("print(1)").stdout == "1\n"  # and goes on
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "name"), [(Sandbox, ThreadPoolExecutor, "submit"), (Reruns, threading.Thread, "start")]
+)
+def test_an_interrupt_while_a_worker_starts_ends_its_program_as_well(kind, owner, name, monkeypatch):
+    """Only after its start is a thread listed, and only after its submission a worker."""
+    act = getattr(owner, name)
+
+    def act_and_interrupt(*args):
+        act(*args)
+        wait_for(programs)
+        raise KeyboardInterrupt
+
+    with kind(num_workers=1) as sandbox:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, name, act_and_interrupt)
+            sandbox.run_many(["import time; time.sleep(90)"])
+        assert programs() == set()
 
 
 @pytest.mark.parametrize("without", [(), ("namespaces",), ("namespaces", "files", "system calls")])
