@@ -180,6 +180,8 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
     rows, length = max(_longest_texts(params).values(), key=math.prod)
     cached = length * policy.layers * 2 * policy.keys * BYTES[model.dtype]
     in_turns = [{"keys and values of generation": rows * (cached + 3 * 4 * policy.vocabulary) / GIB}]
+    if not machine.capability and model.dtype == "bfloat16":
+        in_turns[0]["weights packed for generation"] = staying["weights of model.id"]
     if hasattr(params, "training"):
         staying["gradients, optimizer, adapters"] = _count_trained(params, policy) / GIB
         in_turns.append(_training_pass(params, machine, policy))

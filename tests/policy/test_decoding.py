@@ -11,7 +11,7 @@ from transformers.models import deepseek_v3, doge, gemma, lfm2, mamba, qwen2, qw
 from rlnb.errors import TrainingDiverged
 from rlnb.policy import decoding
 from rlnb.policy.cpu_attention import NAME, use_cpu_attention
-from rlnb.policy.decoding import RoomyLayer, can_decode, decode, sample_tokens
+from rlnb.policy.decoding import RoomyLayer, can_decode, decode, packed_weights, sample_tokens
 
 VOCABULARY, PAD = 200, 0
 SIZES = {
@@ -92,6 +92,23 @@ def test_grouped_heads_are_used_on_a_cpu_where_sdpa_would_be(cache_dir):
     assert model.config._attn_implementation == "eager"
 
 
+def test_packed_weights_multiply_as_the_layers_do_and_go_again():
+    build, config = FAMILIES["qwen2"]  # with biases and without
+    model = build(config(**SIZES, initializer_range=0.2)).eval().bfloat16()
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    ids = torch.tensor(ragged_prompts(7, 7, copies=2))
+    with torch.no_grad():
+        expected = model(ids).logits
+        with packed_weights(model):
+            are_packed = {"forward" in vars(layer) for layer in layers}
+            logits = model(ids).logits
+    if are_packed == {False}:
+        pytest.skip("oneDNN multiplies no bfloat16 on this CPU")
+    assert are_packed == {True}
+    torch.testing.assert_close(logits, expected, rtol=0.02, atol=0.02)
+    assert not any("forward" in vars(layer) for layer in layers)
+
+
 def test_a_group_reads_its_prompt_once_and_rows_that_ended_leave(cache_dir):
     model = load_tiny(cache_dir).model.eval()
     prompts = ragged_prompts(5, 8, copies=3)
@@ -126,6 +143,13 @@ def test_samples_are_distributed_as_the_softmax(temperature):
     expected = count * (logits[0] / temperature).softmax(0)
     chi_squared = ((torch.bincount(tokens, minlength=40) - expected) ** 2 / expected).sum() / 39
     assert chi_squared < 2.0  # 1 on average, 0.23 its deviation
+
+
+def test_a_row_is_sampled_as_it_is_alone():
+    generator = torch.Generator().manual_seed(4)
+    logits, uniforms = torch.randn(37, 50, generator=generator), torch.rand(37, generator=generator)
+    alone = [sample_tokens(logits[row, None], 0.7, uniforms[row, None]) for row in range(37)]
+    assert torch.equal(sample_tokens(logits, 0.7, uniforms), torch.cat(alone))
 
 
 def test_no_token_without_probability_is_sampled():

@@ -21,6 +21,7 @@ from rlnb.run import memory
 from rlnb.run.memory import GIB
 
 A100 = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "not asked")
+CPU = Machine("cpu_bf16", "", None, 8.0, 2, "workstation", "not asked")
 SMALL = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -106,6 +107,19 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
 
 def test_the_short_step_is_estimated_with_the_rows_that_it_computes_at_a_time():
     assert memory.HEAD_ROWS == cpu_trainer.HEAD_ROWS
+
+
+def test_writing_on_a_cpu_takes_a_second_copy_of_weights_in_16_bits(tmp_path):
+    LlamaConfig(**SMALL).save_pretrained(tmp_path)
+    for machine, dtype, is_copied in (
+        (CPU, "bfloat16", True),
+        (CPU, "float32", False),
+        (A100, "bfloat16", False),
+    ):
+        params = params_of("mbpp_eval", model={"id": str(tmp_path), "dtype": dtype})
+        parts = memory.estimate_memory(params, machine)
+        assert ("weights packed for generation" in parts) is is_copied
+    assert parts["weights of model.id"] == pytest.approx(SMALL_WEIGHTS * 2 / GIB)
 
 
 # GiB that the driver shows of cards of each kind; of a machine without a GPU its memory.
