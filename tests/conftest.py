@@ -17,10 +17,11 @@ if version("trl").startswith("1.15.") and not Path("/dev/nvidiactl").exists():
 import pytest
 from hypothesis import settings
 
-settings.register_profile(
-    "unhurried", deadline=None
-)  # on a busy machine an example takes as long as it takes
-settings.load_profile("unhurried")
+# On a busy machine an example takes as long as it takes. The tests take the same examples each time, since a
+# red one must have its cause in the change; `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("repeatable")
 pytest.register_assert_rewrite("recorded_runs")
 # MBPP's files, or their folder. No longer in the environment: most tests choose their own data.
 MBPP = Path(os.environ.pop("MBPP_DATASET_PATH", "") or Path(__file__).parents[2] / "shared" / "data")

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
@@ -25,7 +25,6 @@ counts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, m
 )
 
 
-@settings(deadline=None)
 @given(pairs)
 def test_the_interval_holds_the_mean_and_is_mirrored_when_before_and_after_change_places(rows):
     before, after = zip(*rows, strict=True)
@@ -54,7 +53,6 @@ def test_values_that_do_not_pair_and_too_many_draws_are_refused():
         pass_at_k(2, 1, 3)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_is_the_share_of_draws_that_hold_a_right_answer(counts):
     num_samples, num_passed, k = counts
@@ -75,14 +73,12 @@ def test_mcnemars_test_counts_changes_only():
     assert mcnemar_p(10, 2) == mcnemar_p(2, 10) == approx(2 * (1 + 12 + 66) / 2**12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_a_ratio_of_single_trials_is_their_mean_with_its_interval(values):
     ratio, mean = bootstrap_ratio(values, [1] * len(values)), bootstrap_mean(values)
     assert (ratio.value, ratio.low, ratio.high) == approx((mean.value, mean.low, mean.high), abs=1e-12)
 
 
-@settings(deadline=None)
 @given(counts)
 def test_a_ratio_lies_in_its_interval_and_does_not_differ_from_itself(rows):
     won, played = [won for won, _ in rows], [won + lost for won, lost in rows]

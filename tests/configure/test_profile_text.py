@@ -59,7 +59,7 @@ def test_with_a_default_only_what_differs_from_it_is_written(tmp_path):
         assert all(usual[section][name] != value for name, value in fields.items()), section
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(project=TEXTS, modules=st.lists(TEXTS, min_size=1))
 @example(project="\n", modules=["\n"])
 @example(project="a\tb: c  # d", modules=["\n \n", "\u2028"])

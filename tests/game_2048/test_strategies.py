@@ -166,7 +166,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=40), st.booleans())
 def test_any_text_is_read_without_an_error(pieces, is_begun):
     text = "".join(pieces)

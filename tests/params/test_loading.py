@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import NOTEBOOK, with_environment, with_set
 
@@ -71,7 +71,6 @@ def test_assignments_add_up_and_the_last_of_a_field_counts():
         parse_set("training.max_steps")
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     learning_rate=st.floats(0, 1, exclude_min=True),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import FILE, MACHINES, NOTEBOOK, refused, with_cell, with_environment, with_set
 
@@ -69,13 +69,11 @@ def test_a_conflict_is_laid_to_whichever_value_was_given_last(project):
     assert told.startswith(f"environment variable {name}: training.num_generations = 4 does not divide")
 
 
-@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_are_shown_as_yaml_reads_them(number):
     assert yaml.safe_load(show_number(number)) == number
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.text()))
 )

@@ -111,7 +111,7 @@ def test_no_output_depends_on(name, reruns):
 
 
 @given(parts=st.lists(st.tuples(names, values), min_size=1, max_size=6))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 def test_globals_are_destroyed_in_the_order_of_python(parts, plain, tmp_path_factory):
     program = SETUP + "\n".join(f"{name} = {value}" for name, value in parts)
     assert plain.run(program).stdout == printed_by_python(program, tmp_path_factory.mktemp("script"))

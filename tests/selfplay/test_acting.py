@@ -220,7 +220,7 @@ def test_every_answer_can_be_written_and_nothing_else(sequences):
         assert (prefix in trie.branchings) == (len(tokens) > 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(legal=st.sets(st.integers(0, 2000), min_size=1, max_size=30))
 def test_a_mask_never_lets_an_illegal_action_through(legal, actor):
     tokenizer, actions = actor.policy.tokenizer, sorted(legal)

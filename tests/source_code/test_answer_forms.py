@@ -175,7 +175,7 @@ BY_NAME = (
 
 
 @pytest.mark.parametrize("form", EXACT)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(PROGRAMS)
 def test_a_program_comes_back_whole_from(form, code):
     for function in ("answer",) if form in BY_NAME else ("answer", ""):
@@ -184,7 +184,7 @@ def test_a_program_comes_back_whole_from(form, code):
 
 
 @pytest.mark.parametrize("form", LOSSY)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @example('def answer(n):\n    """A.\n\n    ```\n    def answer(n):\n    """\ndef helper(n):\n    return n\n')
 @example("TEXT = '```def answer(n):{}```'\ndef answer(n):\n    return n\ndef helper(n):\n    return n\n")
 @given(PROGRAMS)
@@ -267,7 +267,7 @@ LINES = st.sampled_from(
 ENDED = block("def answer(n):\n    return 3\n").rstrip()
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     st.lists(LINES, max_size=6), st.sampled_from([ENDED, f"\n{ENDED}", "    return 3\n```", ""]),
     st.lists(LINES, max_size=6), st.sampled_from(["", f"{F}python\ndef answer(n):", HEAD, f"{HEAD}\n"]),
