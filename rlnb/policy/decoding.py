@@ -135,7 +135,7 @@ def packed_weights(model: PreTrainedModel) -> Iterator[None]:
         and layer.weight.dtype == torch.bfloat16
         and "forward" not in vars(layer)
     ]
-    can_pack = platform.machine() in ("x86_64", "AMD64") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    can_pack = platform.machine() == "x86_64" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     try:
         for layer in layers if can_pack else ():
             weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight)

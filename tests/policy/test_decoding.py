@@ -93,6 +93,7 @@ def test_grouped_heads_are_used_on_a_cpu_where_sdpa_would_be(cache_dir):
 
 
 def test_packed_weights_multiply_as_the_layers_do_and_go_again():
+    torch.manual_seed(0)
     build, config = FAMILIES["qwen2"]  # with biases and without
     model = build(config(**SIZES, initializer_range=0.2)).eval().bfloat16()
     layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
