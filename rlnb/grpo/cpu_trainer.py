@@ -19,6 +19,7 @@ LENGTH_RATIO = 1.25  # of completions that are read together: the longest over t
 HEAD_ROWS = 256  # tokens whose logits are computed together
 CACHED_ROWS = 8  # of these, so many at a time in float32, which the processor's cache holds
 Batch = dict[str, object]
+Tensors = dict[str, torch.Tensor]
 
 
 def read_rope_type(config: PretrainedConfig) -> str:
@@ -30,11 +31,14 @@ def read_rope_type(config: PretrainedConfig) -> str:
 class CpuGRPOTrainer(AnswerTrainer):
     """An AnswerTrainer that, on a CPU, writes and reads each prompt once per group.
 
-    Of TRL it replaces what writes completions and what computes their log-probabilities; groups that tie are
-    left out where the loss allows. Rewards, advantages, loss and metrics stay TRL's, but that entropy and
-    clipping are averaged over the rows that were kept. `is_lean` is false, and everything is TRL's, on a GPU,
-    with vLLM, for other models and settings. Methods: those of TRL 1.15 and 1.16.
+    Of TRL it replaces what writes completions and what computes their log-probabilities. A step's passes keep
+    groups together, where TRL's shuffle mixes them, and leave out groups that tie where the loss allows.
+    Rewards, advantages, loss and metrics stay TRL's, but that entropy and clipping are averaged over the rows
+    that were kept. `is_lean` is false, and everything is TRL's, on a GPU, with vLLM, for other models and
+    settings. Methods: those of TRL 1.15 and 1.16.
     """
+
+    _buffered_inputs: list[Tensors] | None
 
     @property
     def is_lean(self) -> bool:
@@ -80,6 +84,15 @@ class CpuGRPOTrainer(AnswerTrainer):
             model.train(was_training)
         return written, None
 
+    def _prepare_inputs(self, generation_batch: object) -> Tensors:
+        former = self._buffered_inputs
+        inputs: Tensors = super()._prepare_inputs(generation_batch)
+        passes = self._buffered_inputs or []
+        if len(passes) > 1 and passes is not former and self.is_lean:
+            self._buffered_inputs = passes = order_by_prompt(passes)
+            inputs = passes[self._step % self.args.steps_per_generation]
+        return inputs
+
     def _get_per_token_logps_and_entropies(
         self,
         model: PreTrainedModel,
@@ -118,6 +131,21 @@ class CpuGRPOTrainer(AnswerTrainer):
             inputs = drop_tied_rows(inputs)
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         return loss
+
+
+def order_by_prompt(batches: Sequence[Tensors]) -> list[Tensors]:
+    """Return batches of the same sizes whose rows, all together, are ordered by their prompts."""
+    prompts = [prompt for batch in batches for prompt in batch["prompt_ids"].tolist()]
+    order = sorted(range(len(prompts)), key=prompts.__getitem__)
+    sizes = [len(batch["prompt_ids"]) for batch in batches]
+    ordered: list[Tensors] = [{} for _ in batches]
+    for name in batches[0]:
+        parts: Sequence[torch.Tensor] = [batch[name] for batch in batches]
+        if parts[0].dim():  # else a number that is the same for all
+            parts = torch.cat([*parts])[order].split(sizes)
+        for batch, part in zip(ordered, parts, strict=True):
+            batch[name] = part
+    return ordered
 
 
 def drop_tied_rows(inputs: Batch) -> Batch:

@@ -125,8 +125,8 @@ def cut_answer(
 def packed_weights(model: PreTrainedModel) -> Iterator[None]:
     """Multiply by copies of bfloat16 weights in the order in which oneDNN reads them: the same bits, sooner.
 
-    Without gradients only. The copies take as much memory as the weights, and 0.2 s a gigabyte to make. Not on
-    ARM, where none of this was measured. Layers with a forward of their own are left.
+    Without gradients only. The copies take as much memory as the weights, and 0.2 s a gigabyte to make. Not
+    on ARM, where none of this was measured. Layers with a forward of their own are left.
     """
     layers = [
         layer

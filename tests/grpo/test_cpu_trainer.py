@@ -33,9 +33,10 @@ def make_trainer(
 ) -> GRPOTrainer:
     """prefix: an opened answer at the end of the prompts, which ends with its function f."""
     config = GRPOConfig(
-        output_dir=str(directory), num_generations=4, per_device_train_batch_size=8, max_completion_length=12,
-        max_steps=2, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True,
-        bf16=False, gradient_checkpointing=False, seed=5, disable_tqdm=True, **options,
+        output_dir=str(directory), num_generations=4, max_completion_length=12, learning_rate=1e-3,
+        logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False,
+        gradient_checkpointing=False, seed=5, disable_tqdm=True,
+        **{"per_device_train_batch_size": 8, "max_steps": 2} | options,
     )  # fmt: skip
     columns = {} if prefix is None else {"prefix": prefix, "function": "f"}
     rows = datasets.Dataset.from_list(
@@ -146,6 +147,27 @@ def test_tied_rows_are_left_out_but_for_the_last_one(policy):
     assert drop_tied_rows(batch)["advantages"].tolist() == pytest.approx(ADVANTAGES[:4])
     assert len(drop_tied_rows(batch)["prompt_ids"]) == 4
     assert drop_tied_rows(batch_of(policy, [0.0] * 8))["advantages"].tolist() == [0.0]
+
+
+def test_the_passes_of_a_step_keep_groups_together_and_lose_no_row(policy, tmp_path):
+    """TRL's shuffle mixes four groups of four over the four passes."""
+    options = {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 4, "max_steps": 1}
+    trainer = make_trainer(CpuGRPOTrainer, policy, tmp_path, **options)
+    written, passes = [], []
+    score, compute_loss = trainer._generate_and_score_completions, trainer._compute_loss
+    trainer._generate_and_score_completions = lambda rows: (written.append(score(rows)), written[-1])[1]
+    trainer._compute_loss = lambda model, inputs: (passes.append(inputs), compute_loss(model, inputs))[1]
+    trainer.train()
+
+    def rows_of(batch: dict[str, torch.Tensor]) -> list[tuple]:
+        columns = [batch[name].tolist() for name in ("prompt_ids", "completion_ids", "advantages")]
+        return [
+            (*prompt, *completion, advantage) for prompt, completion, advantage in zip(*columns, strict=True)
+        ]
+
+    assert [len(each["prompt_ids"].unique(dim=0)) for each in passes] == [1, 1, 1, 1]
+    assert sorted(row for each in passes for row in rows_of(each)) == sorted(rows_of(written[0]))
+    assert all(each["num_items_in_batch"] == written[0]["num_items_in_batch"] for each in passes)
 
 
 def test_a_completion_without_a_token_has_no_log_probability(policy):
