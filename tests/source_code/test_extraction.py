@@ -1,12 +1,15 @@
 """Extraction of programs from completions: the one that a reader would run."""
 
 import ast
+import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlnb.source_code.extraction import (
+    END,
+    MARK,
     ends_of_answers,
     extract_program,
     iterate_drafts,
@@ -98,8 +101,10 @@ def test_text_that_warns_when_parsed_is_read_in_silence(recwarn):
 
 lines = st.text(st.characters(exclude_characters="`~\r<>", exclude_categories=("Cs", "Cc")), max_size=30)
 statements = lines.filter(lambda line: line.strip() and not line.strip().startswith("#"))
-programs = st.tuples(st.lists(lines, max_size=4), statements, st.lists(lines, max_size=4)).map(
-    lambda parts: "\n".join([*parts[0], parts[1], *parts[2]])
+programs = (
+    st.tuples(st.lists(lines, max_size=4), statements, st.lists(lines, max_size=4))
+    .map(lambda parts: "\n".join([*parts[0], parts[1], *parts[2]]))
+    .filter(lambda text: not MARK.search(text) and not re.search(END, "\n" + text))  # they rule in fences too
 )
 
 
