@@ -71,8 +71,9 @@ refuse_what_has_no_wheels() {
 serves() { "$1" -c 'import ssl, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1; }
 
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-python3 python python3.12 python3.11 python3.13 python3.14}; do
+    local candidate candidates=(python3 python python3.12 python3.11 python3.13 python3.14)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    for candidate in "${candidates[@]}"; do
         if serves "$candidate"; then
             "$candidate" -c 'import sys; print(sys.executable)'
             return
@@ -107,11 +108,11 @@ hand_on_pip_settings() {
 
 # PyPI's torch for Linux is a CUDA build, so a CPU machine asks for the CPU build, unless its wheel is at hand.
 choose_torch_backend() {
-    local version tag folder
+    local version tag folder links=${UV_FIND_LINKS:-}
     if [ "$set" != cpu ] || [ -n "${UV_TORCH_BACKEND:-}" ]; then return; fi
     version=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
     tag=$("$venv/bin/python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-    for folder in ${UV_FIND_LINKS//,/ }; do
+    for folder in ${links//,/ }; do
         if compgen -G "${folder#file://}/torch-${version}*-${tag}-*_$(uname -m).whl" >/dev/null; then return; fi
     done
     export UV_TORCH_BACKEND=cpu

@@ -98,3 +98,20 @@ def test_setup_refuses_a_set_that_has_no_wheels_for_this_machine(kind, command, 
     done = subprocess.run([tmp_path / "setup.sh", kind], capture_output=True, text=True, env=environ)
     assert done.returncode == 2 and done.stderr.startswith(f"setup.sh: {kind}: ")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["setup.sh", command])
+
+
+def test_a_machine_that_was_told_of_no_wheels_takes_torchs_build_for_cpus(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho cp311\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    chosen = re.search(r"^choose_torch_backend\(\) \{.*?^\}", (ROOT / "setup.sh").read_text(), re.M | re.S)[0]
+    script = f"set -euo pipefail\nset=cpu\nvenv={tmp_path}\n{chosen}\nchoose_torch_backend\n"
+    command = ["bash", "-c", f"{script}echo $UV_TORCH_BACKEND"]
+    done = subprocess.run(command, cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+
+
+def test_a_models_folder_may_have_a_blank_in_its_name():
+    command = ["make", "-n", "coder", "MODEL=/data/my models/x"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--set 'model.id=/data/my models/x'" in done.stdout
