@@ -27,6 +27,15 @@ pytest.register_assert_rewrite("recorded_runs")
 MBPP = Path(os.environ.pop("MBPP_DATASET_PATH", "") or Path(__file__).parents[2] / "shared" / "data")
 
 
+@pytest.fixture(scope="module")
+def sandbox():
+    """With two workers and the usual limits; some modules have another of this name."""
+    from rlnb.sandbox import Sandbox
+
+    with Sandbox(num_workers=2) as opened:
+        yield opened
+
+
 @pytest.fixture(autouse=True, scope="session")
 def signals_are_heard():
     """Under nohup, or in the background of a script, this process and its children would ignore some."""

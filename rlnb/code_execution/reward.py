@@ -69,7 +69,7 @@ RewardFunction = Callable[[Judgement], float]
 
 # Runs a program, whose function is called after its last line or its exit. `builtins` is imported because a
 # program may define its own `repr`; results are written by number because it may close or replace its output.
-# A subclass of dict is written as the dict that it equals.
+# Subclasses of containers, such as Counter and named tuples, are written as the plain ones that they equal.
 CALLS = """
 def __run(source, function, calls):
     import builtins, contextlib, linecache, os, sys
@@ -77,13 +77,18 @@ def __run(source, function, calls):
     sys.setrecursionlimit(sys.getrecursionlimit() + 2)  # the frames of this program's own
     program = globals()
     del program["__run"]
+    def plain(value):
+        if builtins.isinstance(value, builtins.dict):
+            return {{plain(key): plain(each) for key, each in builtins.dict.items(value)}}
+        for kind in (builtins.list, builtins.tuple, builtins.set, builtins.frozenset):
+            if builtins.isinstance(value, kind):
+                return kind(builtins.map(plain, value))
+        return value
     with contextlib.suppress(SystemExit):
         exec(compile(source, "<program>", "exec", dont_inherit=True), program)
     for arguments in calls:
         try:
-            result = program[function](*arguments)
-            result = builtins.dict(result) if builtins.isinstance(result, builtins.dict) else result
-            result = " ".join(builtins.repr(result).splitlines())
+            result = " ".join(builtins.repr(plain(program[function](*arguments))).splitlines())
         except builtins.Exception:
             result = ""
         for stream in (sys.stdout, sys.__stdout__):
@@ -111,7 +116,7 @@ def check_results(execution: Execution, task: Task) -> tuple[bool | None, ...]:
     printed = printed[-len(task.tests) :] if execution.status == "ok" else printed[: len(task.tests)]
     printed += [""] * (len(task.tests) - len(printed))
     return tuple(
-        None if not text else equal_to(text, test.expected)
+        None if not text else equal_to(text, test.expected, is_assert=task.family == "mbpp")
         for text, test in zip(printed, task.tests, strict=True)
     )
 
@@ -182,14 +187,12 @@ def try_solutions(
 
 @dataclass(eq=False)
 class CodeRewards:
-    """Judges the completions of a batch once, for all reward functions that TRL calls with it."""
+    """Makes the reward functions that TRL calls with a batch, which judge it once."""
 
     tasks: Sequence[Task]
     sandbox: Sandbox
     rewards: Sequence[RewardFunction]
     failures: FailureCount = field(default_factory=FailureCount)
-    _batch: tuple[object, ...] = ()
-    _judgements: list[Judgement] = field(default_factory=list)
 
     def for_trl(self) -> list[TrlReward]:
         """Return the functions for TRL. The dataset has the columns `prompt`, `task_id` and `prefix`."""
@@ -208,18 +211,15 @@ class CodeRewards:
     def judge_batch(
         self, completions: Sequence[str], *, task_id: Sequence[str], prefix: Sequence[str], **_: object
     ) -> list[Judgement]:
-        """Return the judgements of a batch; those of the last one are kept.
+        """Return the judgements of a batch.
 
         Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
         """
-        batch = tuple(completions), tuple(task_id), tuple(prefix)
-        if batch != self._batch:
-            by_id = {task.id: task for task in self.tasks}
-            self._judgements = judge(completions, [by_id[name] for name in task_id], prefix, self.sandbox)
-            failed = [each.execution for each in self._judgements if each.outcome == "sandbox_error"]
-            self.failures.add(len(completions), [execution.error for execution in failed if execution])
-            self._batch = batch
-        return self._judgements
+        by_id = {task.id: task for task in self.tasks}
+        judgements = judge(completions, [by_id[name] for name in task_id], prefix, self.sandbox)
+        failed = [each.execution for each in judgements if each.outcome == "sandbox_error"]
+        self.failures.add(len(completions), [execution.error for execution in failed if execution])
+        return judgements
 
 
 def compute_reward(judgement: Judgement, rewards: Sequence[RewardFunction]) -> float | None:

@@ -110,7 +110,8 @@ def parse_task(record: Mapping[str, object]) -> Task | None:
     if not is_finite([(test.arguments, test.expected) for test in fields.tests]):
         raise ValueError("tests hold a number that is not finite; write finite ones")
     example, *tests = fields.tests
-    names = {"id": str(fields.id), "family": str(fields.family)}
+    parameters = find_parameters(f"def {fields.function}({fields.parameters}): pass", fields.function, 0)
+    names = {"id": str(fields.id), "family": str(fields.family), "parameters": parameters}
     return Task(**dict(fields) | names | {"example": example, "tests": tuple(tests)})
 
 
@@ -159,20 +160,24 @@ def mbpp_task(problem: Problem) -> Task | None:
 def literal_call(assertion: str) -> tuple[str, Test] | None:
     """Return (function, test) of `assert f(literals) == literal`, else None."""
     try:
-        match ast.parse(assertion.strip()).body[0]:
-            case ast.Assert(ast.Compare(ast.Call(ast.Name(function), arguments, []), [ast.Eq()], [value])):
+        match ast.parse(assertion.strip()).body:
+            case [ast.Assert(ast.Compare(ast.Call(ast.Name(function), arguments, []), [ast.Eq()], [value]))]:
                 test = Test(tuple(map(ast.literal_eval, arguments)), ast.literal_eval(value))
                 return (function, test) if is_finite((test.arguments, test.expected)) else None
-    except (SyntaxError, ValueError, TypeError, IndexError):
+    except (SyntaxError, ValueError, TypeError):
         pass
     return None
 
 
 def find_parameters(code: str, function: str, num_arguments: int) -> str:
-    """Return the parameters of a function in the reference solution, as source; without one new names."""
-    if not code:
-        return ", ".join(f"arg{index}" for index in range(num_arguments))
+    """Return the parameters of a function in the reference solution, as source, or new names.
+
+    They have no types, whose names may be known by the solution's imports alone.
+    """
     for node in ast.walk(parse(code)):
         if isinstance(node, ast.FunctionDef) and node.name == function:
+            for inner in ast.walk(node.args):
+                if isinstance(inner, ast.arg):
+                    inner.annotation = None
             return ast.unparse(node.args)
-    raise ValueError(f"the reference defines no {function}")
+    return ", ".join(f"arg{index}" for index in range(num_arguments))  # none, or perhaps a lambda

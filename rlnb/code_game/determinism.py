@@ -176,14 +176,10 @@ def is_class_named(node: ast.AST, names: ProgramNames) -> bool:
     return is_compared or getattr(place, "attr", "") in ("__name__", "__qualname__")
 
 
-def is_special(name: str) -> bool:
-    """Return whether a name of any kind is one of Python's that may lead out of the program."""
-    return bool(DUNDER.fullmatch(name)) and name not in DUNDERS
-
-
 def is_refused(name: str) -> bool:
-    """Return whether an attribute of any object is refused."""
-    return is_special(name) or name in MACHINERY or name.startswith(FRAME_PREFIXES)
+    """Return whether an attribute of any object is refused: it may lead out of the program."""
+    is_special = bool(DUNDER.fullmatch(name)) and name not in DUNDERS
+    return is_special or name in MACHINERY or name.startswith(FRAME_PREFIXES)
 
 
 def is_allowed(module: str, name: str) -> bool:
@@ -192,7 +188,10 @@ def is_allowed(module: str, name: str) -> bool:
         return name in NARROW.get(module, (name,))
     if name == "*":
         return module not in WITHHELD and not any(key.startswith(f"{module}.") for key in (*PLACES, *READERS))
-    members, withheld = vars(importlib.import_module(module)), WITHHELD.get(module, ())
-    is_public = name in members.get("__all__", members) and not name.startswith("_") and name not in withheld
-    is_value = is_public and not isinstance(members[name], types.ModuleType)
+    imported, withheld = importlib.import_module(module), WITHHELD.get(module, ())
+    members = getattr(
+        imported, "__all__", vars(imported)
+    )  # some of typing's are made when they are asked for
+    is_public = name in members and not name.startswith("_") and name not in withheld
+    is_value = is_public and not isinstance(getattr(imported, name), types.ModuleType)
     return is_value or f"{module}.{name}" in ALLOWED_MODULES

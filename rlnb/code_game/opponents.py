@@ -84,9 +84,28 @@ class ModelOpponent(Predictor):
     batch_size: int = field(default=32, kw_only=True)
 
     def judge(self, programs: Sequence[str], outputs: Sequence[str]) -> list[PredictionVerdict]:
-        """Score the distinct pairs in one pass."""
+        """Return the verdict on each output, from the scores of it and of the closing fence, in one pass.
+
+        "Right" where every token of the output is the most likely one and the answer then ends. Tokenizers
+        split the fence, or join it to what follows it, so a token ends the answer that begins as it does.
+        """
         pairs = list(dict.fromkeys(zip(programs, outputs, strict=True)))
-        verdicts = dict(zip(pairs, self.judge_pairs(pairs), strict=True))
+        with self.weights(self.policy):
+            scores = score(
+                self.policy,
+                [prediction_prompt(program, shots=self.shots) for program, _ in pairs],
+                [prediction_answer(output) for _, output in pairs],
+                batch_size=self.batch_size,
+            )
+        verdicts, fence = {}, PREDICTION_STOP.strip()
+        for pair, output_scores in zip(pairs, scores, strict=True):
+            count = count_output_tokens(self.policy, output_scores)
+            is_top = output_scores.token_ids == output_scores.top_ids
+            next_token = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1]).strip()
+            is_closed = bool(next_token) and (next_token.startswith(fence) or fence.startswith(next_token))
+            is_right = bool(is_top[:count].all()) and is_closed
+            logprob = float(output_scores.logprobs[:count].sum())
+            verdicts[pair] = PredictionVerdict(is_right, logprob, count)
         return [verdicts[pair] for pair in zip(programs, outputs, strict=True)]
 
     def write(self, prompts: Sequence[str]) -> list[str]:
@@ -100,29 +119,6 @@ class ModelOpponent(Predictor):
                 is_complete=lambda _, text: PREDICTION_STOP in text,
             )
         return [completion.text for completion in written]
-
-    def judge_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[PredictionVerdict]:
-        """Return the verdict on each (program, output), from the scores of output and closing fence.
-
-        "Right" where every token of the output is the most likely one and the answer then ends. Tokenizers
-        split the fence, or join it to what follows it, so a token ends the answer that begins as it does.
-        """
-        with self.weights(self.policy):
-            scores = score(
-                self.policy,
-                [prediction_prompt(program, shots=self.shots) for program, _ in pairs],
-                [prediction_answer(output) for _, output in pairs],
-                batch_size=self.batch_size,
-            )
-        verdicts, fence = [], PREDICTION_STOP.strip()
-        for output_scores in scores:
-            count = count_output_tokens(self.policy, output_scores)
-            is_top = output_scores.token_ids == output_scores.top_ids
-            next_token = self.policy.tokenizer.decode(output_scores.top_ids[count : count + 1]).strip()
-            is_closed = bool(next_token) and (next_token.startswith(fence) or fence.startswith(next_token))
-            is_right = bool(is_top[:count].all()) and is_closed
-            verdicts.append(PredictionVerdict(is_right, float(output_scores.logprobs[:count].sum()), count))
-        return verdicts
 
 
 @dataclass

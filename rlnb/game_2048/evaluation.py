@@ -133,7 +133,7 @@ class StrategyEvaluation:
     def play_others(self) -> dict[str, list[JudgedCompletion]]:
         """Return the other players' games on the boards of greedy completions."""
         rules = replace(self.referee.rules, queries=QUERIES_SOURCE)  # whatever the model has
-        evaluation = replace(self, referee=replace(self.referee, rules=rules, _results={}))
+        evaluation = replace(self, referee=replace(self.referee, rules=rules))
         answers = {name: [Completion(fence_strategy(body), False)] for name, body in PLAYERS.items()}
         return {
             name: [game for kind in self.kinds for game in evaluation.judge(answer, "", kind, greedy=True)]

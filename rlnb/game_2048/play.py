@@ -15,7 +15,7 @@ from typing import Literal
 from rlnb.game_2048.board import DIRECTIONS, BoardKind, GameBoard, parse_key
 from rlnb.game_2048.params import GptOss2048Params
 from rlnb.game_2048.queries import QUERIES_SOURCE
-from rlnb.game_2048.strategies import FUNCTION
+from rlnb.game_2048.strategies import FUNCTION, FUTURE
 from rlnb.sandbox import Limits, LoadedProgram, Sandbox
 from rlnb.sandbox.calls import Call, Clock
 from rlnb.sandbox.executions import Execution, describe
@@ -24,6 +24,7 @@ Job = tuple[str, BoardKind, int]  # a strategy's code, the board, its seed
 Ending = Literal["success", "failed", "stuck", "illegal", "exception", "timeout", "sandbox_error"]
 RANDOM_GAMES = 8  # games of random play from each board, from which scores are measured
 LONGEST_ERROR = 300  # characters
+OUTPUT_KIB = 4096  # of a whole game: what is printed counts for nothing
 CACHED_BOARDS = 2**12  # whose random play is remembered
 
 
@@ -60,7 +61,9 @@ class BoardRules:
     def make_program(self, code: str, seed: int) -> str:
         """Return a strategy's program: its `random` is seeded, so the same code plays the same game again."""
         strategy_seed = make_public_seed("strategy", seed)
-        return f"import random\nrandom.seed({strategy_seed})\n{self.queries}\n\n{code}\n"
+        future = FUTURE if code.startswith(FUTURE) else ""  # which has to be the first line
+        code = code.removeprefix(FUTURE)
+        return f"{future}import random\nrandom.seed({strategy_seed})\n{self.queries}\n\n{code}\n"
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def play_many(jobs: Sequence[Job], sandbox: Sandbox, *, rules: BoardRules) -> li
 def play_game(job: Job, sandbox: Sandbox, rules: BoardRules) -> StrategyGame:
     """Play one game, and once more if the sandbox failed, which is not the strategy's fault."""
     code, kind, seed = job
-    limits = Limits(cpu_seconds=rules.board_cpu_seconds, memory_mib=rules.memory_mib)
+    limits = Limits(rules.board_cpu_seconds, memory_mib=rules.memory_mib, output_kib=OUTPUT_KIB)
     for attempt in (1, 2):
         started = time.monotonic()
         board = GameBoard(kind.size, kind.target, seed, play_on=rules.play_on)

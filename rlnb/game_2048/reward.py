@@ -45,23 +45,23 @@ class StrategyResult:
 
     @property
     def is_played(self) -> bool:
-        """It was played, and has no forbidden import."""
-        return bool(self.games) and not self.problem
+        """It was played, at least once without a failure of the sandbox, and has no forbidden import."""
+        return bool(self.finished_games) and not self.problem
 
     @property
     def is_valid(self) -> bool:
         """The completion is a strategy, and answered its first board with a key."""
-        return self.is_played and all(game.moves or game.is_honest for game in self.games)
+        return self.is_played and all(game.moves or game.is_honest for game in self.finished_games)
 
     @property
     def is_honest(self) -> bool:
         """All games ended by the rules: never stuck, no illegal key, no exception, no time limit."""
-        return self.is_played and all(game.is_honest for game in self.games)
+        return self.is_played and all(game.is_honest for game in self.finished_games)
 
     @property
     def was_loaded(self) -> bool:
         """The program could be defined, in every game."""
-        return bool(self.games) and all(game.was_loaded for game in self.games)
+        return bool(self.finished_games) and all(game.was_loaded for game in self.finished_games)
 
     @property
     def finished_games(self) -> list[StrategyGame]:
@@ -77,7 +77,7 @@ class StrategyResult:
         """One of ENDINGS: the worst of the games, "failed" before "success"."""
         if self.problem:
             return "forbidden" if self.problem == "forbidden" else "no_code"
-        return max((game.ending for game in self.games), key=ENDINGS.index)
+        return max((game.ending for game in self.finished_games or self.games), key=ENDINGS.index)
 
     @property
     def why(self) -> str:
@@ -114,20 +114,15 @@ class StrategyResult:
 
 
 StrategyRewardFunction = Callable[[StrategyResult], float | None]
-ResultKey = tuple[str, str, BoardKind, tuple[int, ...]]  # prefix, completion, board, seeds
 
 
 @dataclass
 class StrategyReferee:
-    """Extracts, checks and plays the strategies in completions, each distinct one of a call once.
-
-    Results of the last call are remembered, since all reward functions ask for the same completions.
-    """
+    """Extracts, checks and plays the strategies in completions, each distinct one of a call once."""
 
     sandbox: Sandbox
     rules: BoardRules
     failures: FailureCount = field(default_factory=FailureCount)
-    _results: dict[ResultKey, StrategyResult] = field(default_factory=dict)
 
     @classmethod
     def from_params(cls, params: GptOss2048Params, sandbox: Sandbox) -> "StrategyReferee":
@@ -145,16 +140,14 @@ class StrategyReferee:
         Raises SandboxUnavailable if the sandbox failed in more than 1% of the games.
         """
         keys = list(zip(prefixes, completions, kinds, map(tuple, seeds), strict=True))
-        results = {key: self._results[key] for key in keys if key in self._results}
-        extractions = {
-            key: extract_strategy(key[1], prefix=key[0]) for key in dict.fromkeys(keys) if key not in results
-        }
+        extractions = {key: extract_strategy(key[1], prefix=key[0]) for key in dict.fromkeys(keys)}
         jobs = {
             key: [(extraction.code or "", key[2], seed) for seed in key[3] if extraction.problem in PLAYED]
             for key, extraction in extractions.items()
         }
         flat = list(chain.from_iterable(jobs.values()))
         games = dict(zip(flat, play_many(flat, self.sandbox, rules=self.rules), strict=True))
+        results = {}
         for key, extraction in extractions.items():
             baselines = tuple(random_progress(key[2], seed, play_on=self.rules.play_on) for seed in key[3])
             played = tuple(games[job] for job in jobs[key])
@@ -163,7 +156,6 @@ class StrategyReferee:
             results[key] = StrategyResult(
                 extraction.code, extraction.problem, extraction.reason, played, baselines
             )
-        self._results = results
         self.failures.add(len(games), [g.error for g in games.values() if g.ending == "sandbox_error"])
         return [results[key] for key in keys]
 

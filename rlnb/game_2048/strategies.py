@@ -1,16 +1,19 @@
 """The function `strategy(board)` in a completion: found, and checked before it is run."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
 
 from rlnb.game_2048.checks import check_strategy, explain_unreadable
-from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, iterate_scopes, names_in, root_name
+from rlnb.source_code.checks import FUNCTIONS, LONGEST_PROGRAM, PYTHON, iterate_scopes, names_in, root_name
 from rlnb.source_code.extraction import UNREADABLE, compile_mentions, iterate_drafts, parse
 
 FUNCTION = "strategy"
+FUTURE = "from __future__ import annotations\n"
+FILLING_MODULES = ("bisect", "heapq", "random")  # whose functions change a list that they are given
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 NOT_FUNCTIONS = (
     ast.AsyncFunctionDef, ast.ClassDef, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.JoinedStr,
@@ -118,11 +121,11 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
     inner_scopes = [scope for scope in iterate_scopes(code) if scope.get_type() != "module"]
     symbols = chain.from_iterable(scope.get_symbols() for scope in inner_scopes)
     needed = {FUNCTION, *(symbol.get_name() for symbol in symbols if symbol.is_global())}
-    changing = find_changing(tree, needed)
+    changing, filling = find_changing(tree, needed)
     used: list[ast.stmt] = []
     for statement in reversed(tree.body):
         is_main = isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
-        if is_used(statement, needed, changing) and not is_main:
+        if is_used(statement, needed, changing, filling) and not is_main:
             used.append(statement)
             # The names that the body of a definition reads are in `needed`.
             body = set(statement.body) if isinstance(statement, DEFINITIONS) else set()
@@ -138,55 +141,97 @@ def drop_demonstration(code: str, tree: ast.Module) -> str:
     # Comments after the last used statement go as well: they are about what was dropped.
     end = len(code) if tree.body[-1] is used[0] else max(used_lines)
     lines = code.split("\n")[:end]
-    return "\n".join(line for index, line in enumerate(lines, 1) if index not in dropped).strip("\n") + "\n"
+    kept = "\n".join(line for index, line in enumerate(lines, 1) if index not in dropped).strip("\n")
+    return f"{FUTURE * any(map(is_future, tree.body))}{kept}\n"
 
 
-def is_used(statement: ast.stmt, needed: set[str], changing: set[str]) -> bool:
-    """Return whether a statement makes or changes what is needed. changing: see `find_changing`."""
-    if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
-        return False  # it would have to be the first statement, and `BoardRules` puts lines before it
+def is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def is_used(statement: ast.stmt, needed: set[str], changing: set[str], filling: set[str]) -> bool:
+    """Return whether a statement makes or changes what is needed. changing, filling: of `find_changing`."""
+    if is_future(statement):
+        return False  # `drop_demonstration` puts it into the first line, wherever it stood
     if isinstance(statement, (*DEFINITIONS, ast.Import, ast.ImportFrom)):
         return True
-    changed, called = read_changes([statement])
+    changes = read_changes([statement], filling)
     is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return is_docstring or not (changed.isdisjoint(needed) and called.isdisjoint(changing))
+    is_needed = not needed.isdisjoint(changes.bound | changes.mutated)
+    return is_docstring or is_needed or not changes.called.isdisjoint(changing)
 
 
-def read_changes(statements: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
-    """Return the names that statements bind, or whose values they may change, and those that they call."""
-    changed, called = set(), set()
+class Changes(NamedTuple):
+    """The names that statements bind, those whose values they may change, and the functions they call."""
+
+    bound: set[str]
+    mutated: set[str]
+    called: set[str]
+
+
+def read_changes(statements: Sequence[ast.stmt], filling: Collection[str] = ()) -> Changes:
+    """Return what statements change. filling: functions that may change what they are given."""
+    bound, mutated, called = set(), set(), set()
+    loops: list[ast.For | ast.AsyncFor | ast.comprehension] = []
     for node in chain.from_iterable(map(ast.walk, statements)):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            changed.add(root_name(node))
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            mutated.add(root_name(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # random.shuffle(ORDER)
-            changed |= {root_name(part) for part in (node.func, *node.args)}
+            mutated |= {root_name(part) for part in (node.func, *node.args)}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called.add(node.func.id)
+            if node.func.id in filling:
+                mutated |= {root_name(part) for part in node.args}
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            loops.append(node)
         elif isinstance(node, DEFINITIONS):
-            changed.add(node.name)
+            bound.add(node.name)
         elif isinstance(node, ast.alias):
-            changed.add((node.asname or node.name).partition(".")[0])
-    return changed - {""}, called
+            bound.add((node.asname or node.name).partition(".")[0])
+    for loop in reversed(loops):  # what changes a row of a table, or a row's cell, changes the table
+        if not mutated.isdisjoint(names_in(loop.target)):
+            mutated |= names_in(loop.iter) - PYTHON
+    return Changes(bound - {""}, mutated - {"", FUNCTION}, called)
 
 
-def find_changing(tree: ast.Module, needed: set[str]) -> set[str]:
-    """Return the top-level functions of which a call changes a needed global, also through other calls.
+def find_changing(tree: ast.Module, needed: set[str]) -> tuple[set[str], set[str]]:
+    """Return the functions of which a call changes a needed global, and those that may change an argument.
 
-    A call of the strategy itself is a demonstration, whatever it keeps between moves.
+    Also through other calls. A call of the strategy itself is a demonstration, whatever it keeps between
+    moves.
     """
-    changing: set[str] = set()
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name != FUNCTION]
+    parameters = [
+        {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+        for node in functions
+    ]
     callers: dict[str, set[str]] = {}
-    for function in tree.body:
-        if isinstance(function, ast.FunctionDef) and function.name != FUNCTION:
-            changed, called = read_changes(function.body)
-            local = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
-            if changed & needed - local:
-                changing.add(function.name)
-            for name in called:
-                callers.setdefault(name, set()).add(function.name)
-    waiting = list(changing)
+    for function in functions:
+        for name in read_changes(function.body).called:
+            callers.setdefault(name, set()).add(function.name)
+    imports = [s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module in FILLING_MODULES]
+    filling = {alias.asname or alias.name for node in imports for alias in node.names}
+    filling |= {
+        function.name
+        for function, names in zip(functions, parameters, strict=True)
+        if not names.isdisjoint(read_changes(function.body).mutated)
+    }
+    filling = with_callers(filling, callers)
+    changing = set()
+    for function, names in zip(functions, parameters, strict=True):
+        changes = read_changes(function.body, filling)
+        if (changes.bound | changes.mutated) & needed - names:
+            changing.add(function.name)
+    return with_callers(changing, callers), filling
+
+
+def with_callers(functions: set[str], callers: Mapping[str, set[str]]) -> set[str]:
+    """Return functions with those that call them, directly or through others."""
+    reached, waiting = set(functions), list(functions)
     while waiting:
-        new = callers.pop(waiting.pop(), set()) - changing
-        changing |= new
+        new = callers.get(waiting.pop(), set()) - reached
+        reached |= new
         waiting += new
-    return changing
+    return reached

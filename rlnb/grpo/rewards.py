@@ -18,10 +18,13 @@ def make_trl_rewards(
 ) -> list[TrlReward]:
     """Return a function for TRL for each of `rewards`, which TRL adds up; the first logs the metrics.
 
-    judge: called by every function with the texts of the same completions, and the dataset's columns by name.
+    judge: called with the texts of a batch's completions, and the dataset's columns by name; once for all
+    functions, to which TRL gives the same list.
     is_failed: the sandbox failed; every function returns None, so TRL leaves the completion out of its group.
     measure: the batch's metrics. show: columns of the table of completions.
     """
+
+    last: list[tuple[Sequence[str], Sequence[Judged]]] = []  # the last batch
 
     def make(reward: Callable[[Judged], float | None], *, logs: bool) -> TrlReward:
         def pay(
@@ -32,7 +35,9 @@ def make_trl_rewards(
             **columns: object,
         ) -> list[float | None]:
             started = time.perf_counter()
-            judged = judge(completions, **columns)
+            if not last or last[0][0] is not completions:
+                last[:] = [(completions, judge(completions, **columns))]
+            judged = last[0][1]
             if logs and log_metric:
                 for name, value in measure(judged).items():
                     log_metric(name, value)

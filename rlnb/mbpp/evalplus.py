@@ -178,7 +178,10 @@ def check_samples(
             return None
         if program is None:
             return PlusVerdict(False, False, "ok", "", "no code in the completion")
-        return check_plus(problems[task_id], expected[task_id], program, sandbox)
+        verdict = check_plus(problems[task_id], expected[task_id], program, sandbox)
+        if verdict.status == "sandbox_error":  # once more: that is nobody's fault
+            verdict = check_plus(problems[task_id], expected[task_id], program, sandbox)
+        return verdict
 
     checks = [(sample.task_id, sample.program, sample.passed is not None) for sample in samples]
     groups = [sample.task_id for sample in samples]

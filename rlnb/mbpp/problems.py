@@ -20,7 +20,7 @@ from rlnb.json_records import Record, check_record, read_records
 from rlnb.params.model_cache import MBPP_ID, MBPP_REVISION, find_mbpp
 from rlnb.params.resolving import PREFETCH
 from rlnb.sandbox.assertions import MODULES, compile_test
-from rlnb.source_code.checks import bound_names, iterate_scopes, names_in
+from rlnb.source_code.checks import count_bindings, iterate_scopes, names_in
 from rlnb.source_code.extraction import parse
 
 BUILTIN = Path(__file__).with_name("mbpp_builtin.jsonl")
@@ -80,7 +80,7 @@ class ProblemSet(NamedTuple):
 
     def split(self, name: str) -> list[Problem]:
         """Return the problems of a published split, or all for "all", by task_id."""
-        ids = range(2**31) if name == "all" else SPLITS[name]
+        ids = self.problems if name == "all" else SPLITS[name]
         return [problem for task_id, problem in sorted(self.problems.items()) if task_id in ids]
 
 
@@ -181,7 +181,7 @@ def interface(problem: Problem) -> Interface:
         node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     imported = {node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    used = names_in(tree) - bound_names(tree) - imported
+    used = names_in(tree) - count_bindings(tree).keys() - imported
     code = f"{problem.code}\n{problem.setup}"
     imports = list(problem.imports)
     for statement in parse(code).body:

@@ -75,7 +75,7 @@ def become(zygote: "Zygote", job: "Job", *, streams: tuple[int, int], connection
         lines = len(text), None, list(io.StringIO(text + "\n" * (text[-1:] != "\n"), None)), "<program>"
         linecache.cache |= dict.fromkeys(("<program>", script_path(zygote.folder)), lines)
         warnings.filters.remove(QUIET)  # type: ignore[attr-defined]
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+    except Exception as error:  # SyntaxError, ValueError, ...; SystemError of what breaks the compiler
         message = f"{type(error).__name__}: {error}"
         os.write(zygote.status_write, b"S" + message.encode(errors="replace")[:2000])
         os._exit(0)
@@ -154,8 +154,8 @@ def run_as_script(
         del frames
     finally:
         try:
-            if num_threads():
-                sys.modules["threading"]._shutdown()
+            if num_threads() and (threading := modules.get("threading")):  # else they are of _thread alone
+                threading._shutdown()
             run_exit_functions()
             flush()
             del program

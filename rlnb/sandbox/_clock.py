@@ -53,7 +53,7 @@ def waited_seconds(process: str, waiter: str = "") -> float:
 def is_asleep(process: str) -> bool:
     """Return whether no thread of a process is ready to run, or waits for a disk."""
     for thread in os.listdir(f"{process}/task"):
-        with open(f"{process}/task/{thread}/stat") as file:
-            if file.read().rpartition(") ")[2][0] in "RD":
+        with open(f"{process}/task/{thread}/stat", "rb") as file:  # with the thread's name, any bytes
+            if file.read().rpartition(b") ")[2][:1] in (b"R", b"D"):
                 return False
     return True

@@ -78,7 +78,7 @@ def loads(data: bytes, kept: list[object] | None = None) -> PlainData:
     try:
         with _no_garbage_collection():
             return _Decoder(kept).decode(json.loads(data), MAX_DEPTH)
-    except (TypeError, RecursionError) as error:  # TypeError: a key that cannot be hashed
+    except (TypeError, RecursionError, ArithmeticError) as error:  # a key that has no hash; no Decimal
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 

@@ -52,8 +52,8 @@ def find_program(children: str) -> str:
 def count_threads(children: str) -> int:
     """Return how many threads the program has, 0 once it has ended."""
     try:
-        with open(f"{find_program(children)}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[17])
+        with open(f"{find_program(children)}/stat", "rb") as file:  # with the program's name, any bytes
+            return int(file.read().rpartition(b")")[2].split()[17])
     except (OSError, IndexError):
         return 0
 

@@ -9,7 +9,7 @@ import ast
 import builtins
 import cmath
 import functools
-import importlib
+import importlib.util
 import itertools
 import math
 import re
@@ -27,7 +27,7 @@ BUILTINS: tuple[Callable[..., object], ...] = (
     next, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum, tuple, type, zip,
     *(each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, Exception)),
 )  # fmt: skip
-MODULES = {
+LISTED = {
     "cmath": [name for name in dir(cmath) if name[0] != "_"],
     "collections": ["Counter", "OrderedDict", "defaultdict", "deque"],
     "copy": ["copy", "deepcopy"],
@@ -43,6 +43,7 @@ MODULES = {
     "string": ["ascii_letters", "ascii_lowercase", "ascii_uppercase", "digits", "punctuation"],
     "sys": ["getsizeof", "maxsize"],
 }
+MODULES = {name: members for name, members in LISTED.items() if importlib.util.find_spec(name)}  # pytest?
 TYPES = (bytes, dict, float, frozenset, complex, int, list, set, str, tuple, re.Match, re.Pattern, Counter,
          OrderedDict, deque, date, datetime, time, timedelta, Decimal, Fraction)  # fmt: skip
 # `format` of a text reads attributes of any name.

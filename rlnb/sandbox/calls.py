@@ -227,6 +227,8 @@ class LoadedProgram:
 
     def _ends_by_itself(self) -> bool:
         """Wait for the program's end, up to EXIT_SECONDS of its time."""
+        if not self.pid:  # no process of its own: it never started
+            return self._zygote.answers_within(EXIT_SECONDS)
         clock = Clock(self.pid)
         while not self._zygote.answers_within(LOOK_SECONDS):
             if clock.is_over(EXIT_SECONDS):

@@ -3,14 +3,16 @@
 import ast
 import math
 import warnings
+from functools import partial
 
 from rlnb.sandbox._codec import PlainData
 
 
-def equal_to(text: str, expected: object) -> bool:
+def equal_to(text: str, expected: object, *, is_assert: bool = False) -> bool:
     """Return whether `text` is the source of a plain value equal to `expected`.
 
-    True is not 1, also in sets and keys; a list is not a tuple; a whole float equals its integer.
+    True is not 1, also in sets and keys; a list is not a tuple; a whole float equals its integer. is_assert:
+    True is 1, but in sets and keys, as in Python's `assert`.
     """
     try:
         with warnings.catch_warnings():
@@ -25,24 +27,29 @@ def equal_to(text: str, expected: object) -> bool:
             value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return False
-    return same(value, expected)
+    return same(value, expected, is_assert=is_assert)
 
 
-def same(left: PlainData, right: PlainData) -> bool:
+def same(left: PlainData, right: PlainData, *, is_assert: bool = False) -> bool:
     """Equality of plain values; see `equal_to`. Elements of sets and keys of dicts get no tolerance."""
-    if isinstance(left, bool) or isinstance(right, bool):
+    if (isinstance(left, bool) or isinstance(right, bool)) and not is_assert:
         return left is right
     if isinstance(left, float) or isinstance(right, float):
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
         # A tolerance would turn an integer too large for a float into an OverflowError.
-        return numbers and (left == right or abs(left) < 1e300 and math.isclose(left, right, abs_tol=1e-12))
+        return numbers and (
+            left == right or max(abs(left), abs(right)) < 1e300 and math.isclose(left, right, abs_tol=1e-12)
+        )
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
     if type(left) is not type(right):
         return False
+    same_parts = partial(same, is_assert=is_assert)
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(same_parts, left, right))
     if isinstance(left, dict):
         lefts, rights = ({_key(key): value for key, value in mapping.items()} for mapping in (left, right))
-        return lefts.keys() == rights.keys() and all(same(lefts[key], rights[key]) for key in lefts)
+        return lefts.keys() == rights.keys() and all(same_parts(lefts[key], rights[key]) for key in lefts)
     if isinstance(left, set | frozenset):
         return set(map(_key, left)) == set(map(_key, right))
     return bool(left == right)

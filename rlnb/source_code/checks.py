@@ -55,10 +55,6 @@ def count_bindings(tree: ast.AST) -> Counter[str]:
     return Counter(name for name in names if isinstance(name, str))
 
 
-def bound_names(tree: ast.AST) -> set[str]:
-    return set(count_bindings(tree))
-
-
 def imported_names(tree: ast.AST) -> dict[str, set[str]]:
     """Return what names may mean by all imports, such as {"m": {"math"}, "out": {"sys.stdout"}}."""
     imports: dict[str, set[str]] = {}

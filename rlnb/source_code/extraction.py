@@ -237,7 +237,9 @@ def unquote(text: str, function: str) -> list[str]:
     texts = []
     for match in QUOTED.finditer(text[:LONGEST_BARE]):
         with suppress(ValueError):
-            texts.append(json.loads(match[0], strict=False))
+            text_in_json: str = json.loads(match[0], strict=False)
+            text_in_json.encode()  # half of a surrogate pair: no file could hold it
+            texts.append(text_in_json)
     mentions = compile_mentions(function)
     return [text for text in texts if function and mentions.search(text)][:3]
 

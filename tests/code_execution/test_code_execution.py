@@ -293,9 +293,11 @@ def test_what_earns_the_most_is_said_by_the_reward_and_not_by_the_tests(outcome,
 def test_a_batch_runs_once_for_all_functions(sandbox, monkeypatch):
     run = Mock(side_effect=sandbox.run_many)
     monkeypatch.setattr(sandbox, "run_many", run)
-    for function in CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests]).for_trl():
-        function(completions=[RIGHT, RIGHT], task_id=["t"] * 2, prefix=[""] * 2)
-    ((programs,),) = (call.args for call in run.call_args_list)
+    functions = CodeRewards([DOUBLE], sandbox, [pay_execution, pay_tests]).for_trl()
+    for batch in ([RIGHT, RIGHT], [RIGHT, RIGHT]):  # TRL gives both functions the same list
+        for function in functions:
+            function(completions=batch, task_id=["t"] * 2, prefix=[""] * 2)
+    (programs,), _ = (call.args for call in run.call_args_list)
     assert len(programs) == 2  # each different program as a script, and with calls
 
 
@@ -361,3 +363,27 @@ def test_a_sample_of_mbpps_references_passes_the_slowest_among_them(mbpp_folder,
     judgements = judge(completions, list(tasks.values()), [""] * len(tasks), sandbox, limits=limits)
     assert len(judgements) >= 60
     assert [run for run in judgements if not run.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{'a': Counter(n)}", {"a": {"x": 2}}),
+        ("[defaultdict(int, x=2)]", [{"x": 2}]),
+        ("namedtuple('P', 'x y')(1, 2)", (1, 2)),
+        ("deque([1])", None),  # no list
+    ],
+)
+def test_a_value_of_the_library_is_written_as_the_plain_one_that_it_equals(source, expected, sandbox):
+    task, program = (
+        make_task(Call(("xx",), expected)),
+        f"from collections import *\ndef f(n): return {source}",
+    )
+    assert judge_program(program, sandbox, task=task).passed == (expected is not None)
+
+
+def test_an_mbpp_task_takes_what_its_assert_takes(sandbox):
+    tasks = [make_task(Call((2,), True), Call((3,), False))]
+    tasks.append(replace(tasks[0], family="mbpp"))
+    passed = [judge_program("def f(n): return 1 - n % 2", sandbox, task=task).passed for task in tasks]
+    assert passed == [False, True]

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 from rlnb.code_execution.prompts import question
-from rlnb.code_execution.sources import MBPP_SPLITS, load_tasks, mbpp_tasks
+from rlnb.code_execution.sources import MBPP_SPLITS, literal_call, load_tasks, mbpp_tasks
 from rlnb.mbpp.problems import load_mbpp
 from rlnb.mbpp.prompts import chat_question
 
@@ -109,6 +109,35 @@ def test_an_mbpp_task_shows_its_first_assert_and_keeps_the_others(mbpp):
     assert (task.function, task.parameters) == ("remove_Occ", "s, ch")
     assert (task.example_call, task.example.expected) == ("remove_Occ('hello', 'l')", "heo")
     assert [test.expected for test in task.tests] == ["bcd", "H"]
+
+
+@pytest.mark.parametrize("code", ["f = lambda n: 2 * n", "class f(int):\n    pass", ""])
+def test_a_solution_that_defines_its_function_in_another_way_leaves_its_parameters_unnamed(code, tmp_path):
+    record = {
+        "task_id": 601,
+        "text": "It.",
+        "code": code,
+        "test_list": ["assert f(1) == 2", "assert f(2) == 4"],
+    }
+    path = tmp_path / "mbpp.jsonl"
+    path.write_text(json.dumps(record))
+    ((task,), *_) = load_tasks("mbpp", mbpp_path=path).values()
+    assert task.parameters == "arg0"
+
+
+def test_a_head_asks_for_no_import(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    code = "from typing import List\ndef f(xs: List[int], k: int = 2) -> int: return k"
+    tests = ["assert f([1]) == 2", "assert f([1], 3) == 3"]
+    path.write_text(json.dumps({"task_id": 601, "text": "It.", "code": code, "test_list": tests}))
+    ((task,), *_) = load_tasks("mbpp", mbpp_path=path).values()
+    assert task.parameters == "xs, k=2"
+    path.write_text(json.dumps({**RECORD, "parameters": "n: List[int] = 3"}))
+    assert load(str(path))["train"][0].parameters == "n=3"
+
+
+def test_a_test_of_two_asserts_is_not_half_a_test():
+    assert literal_call("assert f(2) == 4\nassert f(3) == 9") is None
 
 
 def test_without_a_printed_example_mbpp_is_asked_as_mbpp_eval_asks(mbpp_folder):

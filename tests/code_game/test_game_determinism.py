@@ -1,6 +1,8 @@
 """What makes an output depend on more than the program is refused in a sentence; honest programs pass."""
 
 import re
+import sys
+import typing
 
 import pytest
 
@@ -304,3 +306,10 @@ def test_what_differs_from_run_to_run_is_left_to_the_interpreters():
     for code, rerun in zip(TOLD_BY_INTERPRETERS, results, strict=True):
         assert find_forbidden_use(code) == ""
         assert rerun.difference, (code, rerun)
+
+
+def test_names_that_typing_makes_on_demand_are_allowed(monkeypatch):
+    """Those of Python 3.13 and later."""
+    if sys.version_info >= (3, 13):
+        monkeypatch.delitem(vars(typing), "AsyncContextManager", raising=False)
+    assert find_forbidden_use("from typing import AsyncContextManager\nprint(7)") == ""

@@ -1,19 +1,12 @@
 """A sandbox for all tests of a file, and the reward functions of the notebook."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from rlnb.game_2048.reward import StrategyRewardFunction
 from rlnb.notebook import load_cell
 from rlnb.params import load_params
-from rlnb.sandbox import Sandbox
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(num_workers=2) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,10 @@ FORMS = {
     ),
     "a draft behind the end of thinking only": (f"<think>\n{fenced(CODE)}</think>\nSee above.", CODE),
     "defaults": ("def strategy(board, depth=2, *, size=4):\n    return 'a'\n",) * 2,
-    "an import of the future": (f"from __future__ import annotations\n{CODE}", CODE),
+    "an import of the future": (
+        f"from __future__ import annotations\n{CODE}",
+        f"from __future__ import annotations\n{CODE}",
+    ),
 }
 DEMONSTRATIONS = {
     "an example board": "# Example\nboard = [[0] * 4 for _ in range(4)]\nprint(strategy(board))",
@@ -177,3 +180,20 @@ def test_any_text_is_read_without_an_error(pieces, is_begun):
     if extraction.problem in ("", "forbidden"):
         assert bool(check_strategy(extraction.code)) == (extraction.problem == "forbidden")
         assert extract_strategy(fenced(extraction.code)).code == extraction.code or "`" in extraction.code
+
+
+FILLINGS = {
+    "rows of a table": "T = [[0] * 4 for _ in range(4)]\nfor i, row in enumerate(T):\n    row[0] = i\n",
+    "an imported function": "from random import shuffle\nT = list('éuai')\nshuffle(T)\n",
+    "a function": "T = {}\ndef fill(table):\n    table[0] = 'a'\nfill(T)\n",
+    "a function of a function": (
+        "T = {}\ndef fill(t):\n    t[0] = 'a'\ndef begin(t):\n    fill(t)\nbegin(T)\n"
+    ),
+    "a global in a function": "T = {}\ndef fill(t):\n    t[0] = 'a'\ndef begin():\n    fill(T)\nbegin()\n",
+}
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_what_fills_a_table_under_another_name_stays_and_a_demonstration_goes(filling):
+    code = f"{FILLINGS[filling]}def strategy(board):\n    return T[0]\n"
+    assert extract_strategy(f"```python\n{code}print(strategy([[2, 0]]))\n```").code == code

@@ -65,6 +65,7 @@ REQUIREMENTS = [
     (result(problem="no_code", code=None), [-2.0, -1.0, 0.0]),
     (result(game("success", 256), game("failed")), [1.0, 1.0, 11.0]),
     (result(game("success", 256), game("sandbox_error", 2)), [1.0, 1.0, 20.0]),
+    (result(game("success", 256), game("sandbox_error", 2, was_loaded=False)), [1.0, 1.0, 20.0]),
 ]
 
 
@@ -177,8 +178,9 @@ def test_if_the_sandbox_failed_every_function_returns_none(referee, presets, mon
     failed = [game("sandbox_error", error="zygote was lost")]
     monkeypatch.setattr("rlnb.game_2048.reward.play_many", lambda jobs, *_, **__: failed * len(jobs))
     columns = {"prefix": [""], "board": ["4x4/256"], "seeds": [SEEDS[:1]]}
+    completions = [answer("return 'a'")]  # TRL gives all functions the same list
     for reward in make_strategy_rewards(presets["requirements"], referee):
-        assert reward(completions=[answer("return 'a'")], **columns) == [None]
+        assert reward(completions=completions, **columns) == [None]
 
 
 def test_the_metrics_separate_validity_from_skill_and_all_have_names():
@@ -193,3 +195,19 @@ def test_the_metrics_separate_validity_from_skill_and_all_have_names():
     assert metrics.keys() <= METRICS
     nothing_honest = compute_strategy_metrics([refused])
     assert "strategy/skill" not in nothing_honest and not math.isnan(nothing_honest["strategy/score"])
+
+
+def test_a_strategy_may_name_its_classes_in_annotations(referee):
+    code = (
+        "from __future__ import annotations\ndef first(node: Node) -> str:\n    return node.key\n"
+        "class Node:\n    key = 'a'\ndef strategy(board):\n    return first(Node)\n"
+    )
+    (judged,) = referee.judge([f"```python\n{code}```"], [""], [KIND], [SEEDS[:1]])
+    assert judged.was_loaded and judged.is_valid, judged.why
+
+
+def test_what_a_strategy_prints_counts_for_nothing(referee):
+    (judged,) = referee.judge(
+        [answer("print('x' * 5000); return random.choice('éuai')")], [""], [KIND], [SEEDS]
+    )
+    assert judged.is_honest, judged.why

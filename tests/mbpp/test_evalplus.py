@@ -22,7 +22,6 @@ from rlnb.mbpp.evalplus import (
 )
 from rlnb.mbpp.problems import Problem
 from rlnb.mbpp.samples import WrittenSample
-from rlnb.sandbox import Sandbox
 
 PASSED = PlusVerdict(True, True, "ok", "", "")
 DOUBLE = {
@@ -39,12 +38,6 @@ DOUBLE = {
 def record(task_id, solution, base, plus=(), **fields):
     given = {"canonical_solution": solution, "base_input": base, "plus_input": list(plus)}
     return {**DOUBLE, "task_id": f"Mbpp/{task_id}", "entry_point": "f", **given, **fields}
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(num_workers=2) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -325,3 +318,12 @@ def test_a_memorized_answer_passes_base_and_not_plus(judge):
     verdicts, summary = judge([DOUBLE], [(900, program + "\nf = double") for program in solutions])
     assert [(v.base, v.plus) for v in verdicts] == [(True, True), (True, False), (False, False)]
     assert [summary[name]["value"] for name in ("base", "plus")] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_a_lost_zygote_is_nobodys_fault_the_first_time(sandbox, write_lines, monkeypatch):
+    verdicts = iter([PlusVerdict(False, False, "sandbox_error", "", "lost"), PASSED])
+    monkeypatch.setattr(evalplus, "check_plus", lambda *_: next(verdicts))
+    problem = Problem(900, "", DOUBLE["canonical_solution"], ("assert double(2) == 4",))
+    written = [WrittenSample(task_id=900, solution="def double(x): return 2 * x")]
+    samples = evaluate_samples([problem], written, sandbox)
+    assert check_samples(samples, write_lines(DOUBLE), sandbox)[0] == [PASSED]

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hub_server import write_mbpp
 from refusals import refused
 
 from rlnb.json_records import read_records
-from rlnb.mbpp.problems import FILES, SPLITS, Problem, find_fault, interface, load_mbpp
+from rlnb.mbpp.problems import FILES, SPLITS, Problem, ProblemSet, find_fault, interface, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, build_question, is_complete, read_program
 from rlnb.params.model_cache import MBPP_REVISION
 
@@ -104,6 +106,21 @@ def test_without_a_solution_the_names_come_from_the_asserts(write_lines):
     )
 
 
+WITHOUT_PYTEST = """
+import sys
+sys.modules["pytest"] = None
+from rlnb.mbpp.problems import Problem, find_fault
+tests = ("assert pytest.approx(f(1)) == 1",)
+print(find_fault(Problem(1, "", "def f(n): return n", tests, imports=("import pytest",))))
+"""
+
+
+def test_a_problem_that_imports_what_is_not_installed_has_a_fault():
+    command = [sys.executable, "-c", WITHOUT_PYTEST]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("import pytest: import pytest is not on the list")
+
+
 def test_mbpps_asserts_name_what_its_solutions_define_and_say_what_a_test_may(whole_mbpp_folder):
     for subset in FILES:
         for problem in load_mbpp(path=whole_mbpp_folder, subset=subset).problems.values():
@@ -164,3 +181,8 @@ def test_an_answer_is_complete_once_nothing_behind_it_counts(name, open_answer, 
     assert not is_complete(open_answer, template) and is_complete(answer, template)
     behind = "\n```python\nx = 3\n```\nassert x\n[DONE]\n"
     assert read_program(answer + behind, template) == read_program(answer, template)
+
+
+def test_all_means_every_id():
+    problem = replace(DOUBLE, task_id=2**40)
+    assert ProblemSet({2**40: problem}, "", "").split("all") == [problem]

@@ -50,6 +50,9 @@ MEMORY_CASES = {
     "abort (20)": ("import os; os.abort()", ("killed",)),
 }  # fmt: skip
 PARSER = {
+    "what breaks the compiler": (
+        "class D:\n    x = [(lambda: __class__)() for _ in range(1)]", (*SYNTAX, *ERROR)
+    ),
     "5,000 brackets (21)": ("x = " + "(" * 5000, SYNTAX),
     "90 brackets (22)": ("x = " + "[" * 90 + "]" * 90, OK),
     "a literal of 5,000 digits (23)": ("x = " + "1" * 5000, SYNTAX),

@@ -222,3 +222,22 @@ def test_a_value_of_the_library_passes_what_it_passes_in_plain_python(sandbox, r
     except (AssertionError, TypeError):
         passes = False
     assert check_tests(sandbox, program, [test], functions=["f"]).passed == passes
+
+
+NAMELESS = (
+    "import ctypes, threading, time\ndef hide():\n    ctypes.CDLL(None).prctl(15, b'\\xff', 0, 0, 0)\n"
+    "    time.sleep(99)\n"
+)
+
+
+def test_a_threads_name_that_is_no_text_is_nobodys_error(sandbox, monkeypatch):
+    monkeypatch.setattr(calls, "EXIT_SECONDS", 0.3)
+    program = NAMELESS + "threading.Thread(target=hide).start()\ndef f(x): return 2 * x"
+    assert check_tests(sandbox, program, ["assert f(2) == 4"], functions=["f"]).passed
+    assert sandbox.run(NAMELESS + "hide()", limits=Limits(cpu_seconds=0.5)).status == "timeout"
+
+
+def test_a_class_that_is_named_like_a_number_is_refused_here(sandbox):
+    program = "class Decimal:\n    def __str__(self): return '1/2'\ndef f(): return Decimal()"
+    with sandbox.load(program) as loaded:
+        assert loaded.call("f").status == "runtime_error"

@@ -79,6 +79,8 @@ def test_no_set_is_made_of_more_elements_than_could_be_right(name, monkeypatch):
 
 
 EQUAL = [
+    ("1.0", 10**400, False),
+    ("[0.5]", [10**400], False),
     ("4", 4.0, True),
     ("0.30000000000000004", 0.3, True),
     ("{'a': True}", {"a": 1}, False),

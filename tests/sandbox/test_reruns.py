@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from processes import belongings, interrupted, programs
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Reruns, Sandbox
@@ -192,14 +191,3 @@ def test_parameters_ask_for_limits_and_level():
         reruns.close()
         with pytest.raises(SandboxUnavailable):
             reruns.run_many(["print(1)"])
-
-
-def test_an_interrupt_ends_every_program_before_it_is_passed_on():
-    before = belongings()
-    with Reruns(num_interpreters=3, num_workers=2) as reruns:
-        with interrupted():
-            reruns.run_many([f"import time; time.sleep({number})" for number in range(90, 96)])
-        assert programs() == set()
-        (rerun,) = reruns.run_many(["print(1)"])  # and goes on
-        assert (rerun.execution.status, rerun.difference) == ("ok", "")
-    assert belongings() - before == set()

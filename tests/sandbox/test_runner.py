@@ -13,12 +13,6 @@ from rlnb.sandbox import Limits, Sandbox
 FAST = Limits(cpu_seconds=0.5)
 
 
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(num_workers=2) as opened:
-        yield opened
-
-
 PROGRAMS = {
     "prints": ("print(6 * 7)", "ok", "42\n"),
     "is silent": ("x = 1", "ok", ""),
@@ -33,6 +27,8 @@ PROGRAMS = {
     "leaves a thread working": (
         "import threading, time\n"
         "threading.Thread(target=lambda: (time.sleep(.1), print(2))).start()", "ok", "2\n"),
+    "leaves a thread without threading": (
+        "import _thread, time\n_thread.start_new_thread(time.sleep, (.2,))\nprint(1)", "ok", "1\n"),
     "starts many threads": (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(16) as pool: print(sum(pool.map(abs, range(-9, 0))))", "ok", "45\n"),

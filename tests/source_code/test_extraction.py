@@ -163,3 +163,9 @@ def test_of_an_answer_that_was_cut_behind_its_function_the_torn_statement_goes(t
     assert extract_program(f"    return n\n{torn}", prefix="```python\ndef f(n):\n", function="f") == function
     broken = f"```python\n{function}x = (1\ny = 2\n"  # an error, not a cut
     assert extract_program(broken, function="f") != function
+
+
+def test_half_a_surrogate_pair_in_json_is_no_program():
+    text = '{"code": "def f(n):\\n    return \'\\ud800\'"}'
+    assert extract_program(text, function="f") is None
+    assert extract_program(text.replace("\\ud800", "\\u00e9"), function="f")
