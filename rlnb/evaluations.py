@@ -13,7 +13,7 @@ from pydantic_core import to_json, to_jsonable_python
 from rlnb.errors import ParamsError
 from rlnb.machine import rank
 from rlnb.policy import Policy, generate
-from rlnb.policy.adapters import WeightSnapshot, adapters_off, hash_trained
+from rlnb.policy.adapters import WeightSnapshot, adapters_off, first_weights, hash_trained, was_trained
 from rlnb.policy.prompts import Prompt
 from rlnb.results import load_results, to_plain_data, write_record
 from rlnb.run.directory import say
@@ -41,14 +41,22 @@ def measure_once(
 
     It is read if it was made with the same settings and, to the bit, the same trained weights, those of the
     policy and of `snapshots`. Rank 0 writes, and decides for all ranks whether to read: the file may reach
-    them at different times, and an evaluation may wait for all of them. kind: of dataclasses of plain values,
+    them at different times, and an evaluation may wait for all of them. Where the file's name ends in
+    "_before", the weights are those from before a training in this process: cells may be run again. Raises
+    RuntimeError for "_after" where there was none. kind: of dataclasses of plain values,
     such as list[JudgedAnswer]; name: its key in the file. settings: all else that the result depends on.
     params: of the run, kept in the file for its readers, as is what `summarize` returns. warn: returns lines
     that are said of it.
     """
-    settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
-    (kept,) = broadcast_object_list([_read(path, kind, name, settings) if rank() == 0 else None])
-    evaluation = evaluate() if kept is None else kept
+    if path.stem.endswith("_after") and not was_trained(policy):
+        raise RuntimeError(
+            "nothing was trained here; run the training cell, which goes on from its checkpoint"
+        )
+    is_before = path.stem.endswith("_before")
+    with first_weights(policy).applied_to(policy) if is_before else nullcontext():
+        settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
+        (kept,) = broadcast_object_list([_read(path, kind, name, settings) if rank() == 0 else None])
+        evaluation = evaluate() if kept is None else kept
     if kept is None:
         # JSON has no NaN and no infinity; as texts they are read back as floats.
         text = to_json(evaluation, inf_nan_mode="strings", fallback=to_plain_data)

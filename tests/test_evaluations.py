@@ -11,7 +11,7 @@ from tiny_policy import load_tiny, train_by_hand
 
 from rlnb.evaluations import answer_before_and_after, measure_once
 from rlnb.policy import generate
-from rlnb.policy.adapters import WeightSnapshot
+from rlnb.policy.adapters import WeightSnapshot, rewind, trained_parameters
 from rlnb.policy.prompts import Prompt
 
 
@@ -95,3 +95,22 @@ def test_the_answers_before_and_after_are_those_of_the_model_without_and_with_it
     ]
     assert expected[0] != expected[1]
     assert answer_before_and_after(trained, prompt, function="", max_new_tokens=8) == expected
+
+
+def test_before_is_of_the_first_weights_and_there_is_no_after_without_a_training(cache_dir, tmp_path):
+    policy = load_tiny(cache_dir)
+    options = {"kind": float, "policy": policy, "params": ParamsOfTest(), "settings": {}}
+
+    def evaluate() -> float:
+        return float(sum(weight.detach().sum() for _, weight in trained_parameters(policy)))
+
+    with pytest.raises(RuntimeError, match="run the training cell"):
+        measure_once(tmp_path / "game_after.json", evaluate, **options)
+    untrained = measure_once(tmp_path / "game_before.json", evaluate, **options)
+    rewind(policy.model)  # as a training begins
+    train_by_hand(policy)
+    trained = evaluate()
+    assert trained != untrained
+    assert measure_once(tmp_path / "game_before.json", pytest.fail, **options) == untrained
+    assert measure_once(tmp_path / "again_before.json", evaluate, **options) == untrained
+    assert measure_once(tmp_path / "game_after.json", evaluate, **options) == trained == evaluate()

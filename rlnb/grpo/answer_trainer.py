@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 import torch
 from datasets import Dataset
@@ -24,12 +25,14 @@ class AnswerTrainer(GRPOTrainer):
     """A GRPOTrainer that ends a completion as soon as it `is_complete_answer`; later text is not trained on.
 
     The rows of the dataset have the columns `prefix` and `function`; without them only the model's end tokens
-    count. "completions/clipped_ratio" is the share of completions that the limit of tokens cut. Methods:
-    those of TRL 1.15 and 1.16.
+    count. A completion that the limit of tokens cut is what TRL calls truncated, in its metrics and for
+    `mask_truncated_completions`; TRL itself takes for that what does not end in an end token. Methods: those
+    of TRL 1.15 and 1.16.
     """
 
     _rows: Sequence[Mapping[str, object]] = ()
     _is_cut: Sequence[bool] = ()
+    mask_truncated_completions: bool
 
     def __init__(
         self,
@@ -61,7 +64,16 @@ class AnswerTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, object]:
         self._rows = inputs
-        batch: dict[str, object] = super()._generate_and_score_completions(inputs)
+        masks, self.mask_truncated_completions = self.mask_truncated_completions, False
+        try:
+            batch: dict[str, object] = super()._generate_and_score_completions(inputs)
+        finally:
+            self.mask_truncated_completions = masks
+        if masks:
+            mask = cast(torch.Tensor, batch["completion_mask"])
+            mask = mask * ~torch.tensor(self._is_cut, device=mask.device)[:, None]
+            num_items = self.accelerator.gather(mask.sum()).sum()
+            batch |= {"completion_mask": mask, "num_items_in_batch": num_items}
         return batch
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
@@ -82,10 +94,14 @@ class AnswerTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list[object]) -> tuple[object, ...]:
         output: tuple[object, ...] = super()._generate(prompts)
-        is_cut = torch.tensor(self._is_cut, dtype=torch.float32, device=self.accelerator.device)
-        mode = "train" if self.model.training else "eval"
-        ratios = self._metrics[mode]["completions/clipped_ratio"]
-        ratios[-1] = self.accelerator.gather(is_cut).mean().item()
+        completions = cast(list[list[int]], output[1])
+        pairs = [[float(len(ids)), float(cut)] for ids, cut in zip(completions, self._is_cut, strict=True)]
+        lengths, is_cut = self.accelerator.gather(torch.tensor(pairs, device=self.accelerator.device)).T
+        ended = lengths[is_cut == 0] if not is_cut.all() else lengths.new_zeros(1)
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["completions/clipped_ratio"][-1] = is_cut.mean().item()
+        for name in ("mean", "min", "max"):
+            metrics[f"completions/{name}_terminated_length"][-1] = getattr(ended, name)().item()
         return output
 
 

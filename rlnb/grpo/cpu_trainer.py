@@ -18,7 +18,6 @@ TOKEN_LOSSES = ("dapo", "cispo")  # sums over tokens: rows with advantage 0 add 
 LENGTH_RATIO = 1.25  # of completions that are read together: the longest over the shortest, at most
 HEAD_ROWS = 256  # tokens whose logits are computed together
 CACHED_ROWS = 8  # of these, so many at a time in float32, which the processor's cache holds
-Batch = dict[str, object]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -123,7 +122,7 @@ class CpuGRPOTrainer(AnswerTrainer):
             )  # fmt: skip
         return logprobs, entropies, None
 
-    def _compute_loss(self, model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
+    def _compute_loss(self, model: PreTrainedModel, inputs: Tensors) -> torch.Tensor:
         # With a quantile of entropies every row's tokens take part in finding it.
         others = self.beta or self._entropy_bonus_enabled or self.top_entropy_quantile < 1
         adds_nothing = self.loss_type in TOKEN_LOSSES and not others
@@ -148,19 +147,11 @@ def order_by_prompt(batches: Sequence[Tensors]) -> list[Tensors]:
     return ordered
 
 
-def drop_tied_rows(inputs: Batch) -> Batch:
+def drop_tied_rows(inputs: Tensors) -> Tensors:
     """Return a batch without the rows whose advantage is 0, but with one row at least."""
-    advantages = inputs["advantages"]
-    if not isinstance(advantages, torch.Tensor):
-        raise TypeError("a batch of TRL's without advantages")
-    rows = advantages.nonzero()[:, 0].unique()
+    rows = inputs["advantages"].nonzero()[:, 0].unique()
     rows = rows if len(rows) else torch.tensor([0])
-    return {
-        name: value[rows]
-        if isinstance(value, torch.Tensor) and value.dim() and len(value) == len(advantages)
-        else value
-        for name, value in inputs.items()
-    }
+    return {name: value[rows] if value.dim() else value for name, value in inputs.items()}
 
 
 def completion_logprobs(

@@ -60,12 +60,13 @@ def prepare_adapters(trainer: GRPOTrainer) -> None:
 
     With beta > 0 it copies the fresh ones as "ref". But transformers loads from a checkpoint with two sets
     only the second, so a resumed run would start from scratch; without a copy TRL's reference is the model
-    with its adapters off, which is the same policy. And TRL makes the adapters of 4-bit models bfloat16,
-    which fp16's gradient scaler refuses: under fp16 they become float32 again.
+    with its adapters off, which is the same policy. And TRL makes the adapters of 4-bit models bfloat16: most
+    updates would round to nothing, and fp16's gradient scaler refuses them. They become float32 again.
     """
-    if "ref" in getattr(trainer.model, "peft_config", {}):
+    adapters = getattr(trainer.model, "peft_config", {})
+    if "ref" in adapters:
         trainer.model.delete_adapter("ref")
-    if trainer.args.fp16:
+    if trainer.args.fp16 or adapters:
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()

@@ -40,13 +40,17 @@ class Writer:
         progress: Progress | None = None,
         *,
         received: Received = lambda index, completion: None,
+        rows: Sequence[int] | None = None,
+        num_kept: int = 0,
     ) -> list[Completion]:
         """Return a completion for each question; progress counts them.
 
-        received: called with (index of the question, completion) as soon as it is written.
+        received: called with (index of the question, completion) as soon as it is written. rows, num_kept: of
+        an evaluation that goes on, which questions these are and how many it has; none is sampled as before.
         """
         if isinstance(self.source, Endpoint):
-            return self.ask_server(self.source, questions, template, progress, received)
+            seeds = [self.seed + row for row in rows or range(len(questions))]
+            return self.ask_server(self.source, questions, template, progress, received, seeds)
         policy = self.source
         if not template.stops:
             prompts = [policy.chat.ask(question.text) for question in questions]
@@ -63,7 +67,7 @@ class Writer:
 
         written = generate(
             policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed, batch_size=self.batch_size, is_complete=is_at_end, progress=progress,
+            seed=self.seed + num_kept, batch_size=self.batch_size, is_complete=is_at_end, progress=progress,
             received=lambda index, completion: received(index, whole(index, completion)),
         )  # fmt: skip
         return [whole(index, completion) for index, completion in enumerate(written)]
@@ -75,6 +79,7 @@ class Writer:
         template: Template,
         progress: Progress | None,
         received: Received,
+        seeds: Sequence[int],
     ) -> list[Completion]:
         bodies: list[dict[str, Any]] = [
             {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
@@ -82,9 +87,8 @@ class Writer:
             else {"prompt": question.text, "stop": list(template.stops[:MAX_SERVER_STOPS])}
             for question in questions
         ]
-        for index, body in enumerate(bodies):
-            body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length}
-            body["seed"] = self.seed + index
+        for body, seed in zip(bodies, seeds, strict=True):
+            body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length, "seed": seed}
 
         def whole(index: int, answer: Completion) -> Completion:
             is_whole = is_complete(answer.text, template, questions[index].function)
@@ -127,7 +131,8 @@ def keep_completions(write: Callable[..., list[Completion]], path: Path, *, sett
 
         count(0, 0)
         if missing:
-            write([questions[row] for row in missing], template, count, received=keep)
+            rest = [questions[row] for row in missing]
+            write(rest, template, count, received=keep, rows=missing, num_kept=num_kept)
         return [kept[row] for row in range(len(questions))]
 
     return go_on

@@ -103,6 +103,18 @@ def rewind(*modules: torch.nn.Module) -> bool:
     return is_repeated
 
 
+def was_trained(policy: Policy) -> bool:
+    """Return whether a training has begun in this process."""
+    return "first_weights" in vars(policy.model)
+
+
+def first_weights(policy: Policy) -> WeightSnapshot:
+    """Return the weights that a policy had before it was trained in this process; not a copy of them."""
+    first: dict[str, torch.Tensor] = vars(policy.model).get("first_weights", {})
+    parameters = trained_parameters(policy)
+    return WeightSnapshot({name: first.get(name, each.detach()).to(each.device) for name, each in parameters})
+
+
 def hash_trained(policy: Policy, snapshots: Sequence[WeightSnapshot] = ()) -> str:
     """Return the SHA-256 of the trained weights, and of snapshots of them, with their names."""
     digest = hashlib.sha256()

@@ -316,6 +316,7 @@ def complete_tokenizer(
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
     show_thoughts(tokenizer)
+    keep_first_blank(tokenizer)
     ends = model.generation_config.eos_token_id
     known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
     is_published = folder is None or (folder / "generation_config.json").is_file()
@@ -344,6 +345,21 @@ def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
     for token in rules["added_tokens"]:
         token["special"] &= not THOUGHT_TOKEN.fullmatch(token["content"])
     tokenizer._tokenizer = Tokenizer.from_str(json.dumps(rules))
+
+
+def keep_first_blank(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let decoded text begin with its blank; sentencepiece's decoders drop it, as if nothing came before."""
+    decoding = tokenizer.backend_tokenizer.decoder
+    if decoding is None:
+        return
+    written = json.loads(decoding.__getstate__())
+    for part in (parts := written.get("decoders", [written])):
+        if part["type"] == "Metaspace":
+            part["prepend_scheme"] = "never"
+    if "decoders" in written:
+        written["decoders"] = [part for part in parts if part["type"] != "Strip"]
+    decoding.__setstate__(json.dumps(written).encode())
+    tokenizer.backend_tokenizer.decoder = decoding
 
 
 def use_plain_sampling(model: PreTrainedModel) -> None:
@@ -375,7 +391,7 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
         raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         place = f"model.id = {params.id!r} cannot be loaded"
         if is_path(params.id):

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from rlnb.policy.generation import batches, generating
 from rlnb.policy.loading import Policy
@@ -39,7 +39,7 @@ def score(
     once. Keeps the random state and the model's mode.
     """
     heads = [policy.tokenizer(prompt)["input_ids"] for prompt in prompts]
-    tails = [policy.tokenizer(text, add_special_tokens=False)["input_ids"] for text in continuations]
+    tails = [continue_ids(policy.tokenizer, text) for text in continuations]
     scores: dict[int, TokenScores] = {}
     with generating(policy):
         front = read_front(policy, heads)
@@ -50,6 +50,14 @@ def score(
             batch = score_batch(policy, [heads[row] for row in rows], [tails[row] for row in rows], front)
             scores.update(zip(rows, batch, strict=True))
     return [scores[row] for row in range(len(heads))]
+
+
+def continue_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the tokens of a text that follows a line's end; sentencepiece puts a blank before one alone."""
+    line, both, alone = (
+        tokenizer(each, add_special_tokens=False)["input_ids"] for each in ("\n", f"\n{text}", text)
+    )
+    return both[len(line) :] if both[: len(line)] == line else alone  # else a token holds both
 
 
 def read_front(policy: Policy, heads: Sequence[list[int]]) -> Front:

@@ -249,8 +249,32 @@ def test_a_completion_ends_with_its_program_and_nothing_behind_it_is_trained_on(
         assert not any(is_complete(row[:-1]) for row in rows)
         is_cut = [not is_complete(row) and int(row[-1]) not in trainer.eos_token_ids for row in rows]
         assert logs["completions/clipped_ratio"] == sum(is_cut) / len(rows)
+        ended = [len(row) for row, cut in zip(rows, is_cut, strict=True) if not cut] or [0]
+        assert logs["completions/mean_terminated_length"] == pytest.approx(sum(ended) / len(ended))
+        assert logs["completions/max_terminated_length"] == max(ended)
         num_complete += sum(map(is_complete, rows))
     assert num_complete >= 2
+
+
+@pytest.mark.parametrize("kind", [AnswerTrainer, CpuGRPOTrainer])
+def test_only_completions_that_the_limit_cut_are_masked(kind, cache_dir, tmp_path):
+    trainer = make_trainer(
+        kind, load_tiny(cache_dir, id="tiny_code"), tmp_path, prefix="```python\ndef f(n):", temperature=1.5,
+        mask_truncated_completions=True,
+    )  # fmt: skip
+    seen, write = [], trainer._generate_and_score_completions
+
+    def watched(inputs):
+        batch = write(inputs)
+        seen.append((batch["completion_mask"], batch["num_items_in_batch"], [*trainer._is_cut]))
+        return batch
+
+    trainer._generate_and_score_completions = watched
+    trainer.train()
+    for mask, num_items, is_cut in seen:
+        assert mask.any(1).tolist() == [not cut for cut in is_cut]
+        assert num_items == mask.sum()
+    assert {cut for *_, is_cut in seen for cut in is_cut} == {True, False}
 
 
 def test_a_cpu_takes_the_short_step_and_a_gpu_does_not(policy):

@@ -82,12 +82,12 @@ def test_completions_from_before_an_interruption_are_reused(tmp_path, sandbox):
     def ask_kept(write, *problems, settings="m") -> list[Sample]:
         return ask(sandbox, keep_completions(write, path, settings=settings), *problems)
 
-    def write_all(questions, template, progress, *, received):
+    def write_all(questions, template, progress, *, received, **_):
         asked.append([question.function for question in questions])
         for index, question in enumerate(questions):
             received(index, Completion({"double": RIGHT[1], "triple": RIGHT[2]}[question.function], False))
 
-    def write_one(questions, template, progress, *, received):
+    def write_one(questions, template, progress, *, received, **_):
         received(1, Completion(RIGHT[2], False))
         raise KeyboardInterrupt
 

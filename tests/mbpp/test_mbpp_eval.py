@@ -7,11 +7,9 @@ from plus_file import ADD
 from refusals import MACHINES, refused
 
 from rlnb.machine import recommend
-from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.params import load_data
 from rlnb.params import asks_network, check_machine, load_params, resolve
 from rlnb.params.resolving import resolve_mbpp
-from rlnb.sandbox import Sandbox
 
 CPU = MACHINES["cpu"]
 PLUS = {"plus_path": __file__}
@@ -34,12 +32,6 @@ def test_a_training_is_measured_on_what_it_can_have(tmp_path):
         ({"mbpp": {"path": str(tmp_path)}}, "hub"),
     ):
         assert resolved(load("grpo_code_execution", **sections)).mbpp.source == source
-
-
-def test_a_training_asks_as_many_problems_as_its_evaluation_says():
-    params = load("grpo_code_execution", mbpp={"source": "builtin"}, evaluation={"num_questions": 3})
-    with Sandbox(num_workers=1) as sandbox:
-        assert len(MbppEvaluation.from_params(params, sandbox).problems) == 3
 
 
 def test_the_problems_of_evalplus_are_those_of_its_file_with_the_assert_of_each_prompt(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import hashlib
 import json
 import socket
 import threading
@@ -21,7 +22,7 @@ from rlnb.mbpp.problems import Problem, load_mbpp
 from rlnb.mbpp.prompts import TEMPLATES, Question, build_question
 from rlnb.mbpp.results import make_headline, mbpp_metrics, summarize
 from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
-from rlnb.mbpp.writers import Writer
+from rlnb.mbpp.writers import Writer, keep_completions
 from rlnb.policy import endpoint
 from rlnb.policy.endpoint import Endpoint
 from rlnb.sandbox import Sandbox
@@ -298,3 +299,13 @@ def test_a_file_that_lacks_samples_or_has_others_is_refused(tmp_path):
         path.write_text(text)
         message = refused(read_samples, str(path), [1, 2])
         assert message.startswith(str(path)) and said in message and "\n" not in message
+
+
+def test_what_goes_on_is_asked_with_the_seeds_of_an_uninterrupted_evaluation(server, tmp_path):
+    path, asked = tmp_path / "kept.jsonl", [Question("q", "")] * 4
+    key = hashlib.sha256(json.dumps("m").encode()).hexdigest()
+    path.write_text("".join(f"{json.dumps([key, row, 'x', False])}\n" for row in (0, 2)))
+    server.answers = [chat_answer("y")]
+    keep_completions(writer_for(server), path, settings="m")(asked, CHAT)
+    seeds = sorted(body["seed"] for _, _, body in server.requests)
+    assert [seed - writer_for(server).seed for seed in seeds] == [1, 3]

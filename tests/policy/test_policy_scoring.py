@@ -9,11 +9,14 @@ import pytest
 import torch
 from tiny_policy import add_dropout, load_tiny, train_by_hand
 from tokenizer_rules import make_tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.scoring import TokenScores, read_front, score
+from rlnb.policy.loading import keep_first_blank
+from rlnb.policy.scoring import TokenScores, continue_ids, read_front, score
 
 TWICE = "Write a Python function that returns twice its argument."
 PROMPTS = ["Program:\nprint(1)\n", "a", TWICE, "b = 3" * 9, "x = 1\n" * 60]
@@ -127,3 +130,37 @@ def test_adapters_are_at_work_unless_the_context_says_otherwise(tiny: Policy) ->
         assert_same(score(tiny, PROMPTS, TEXTS), untrained)
     assert not np.allclose(trained[0].logprobs, untrained[0].logprobs, atol=1e-3)
     assert_same(score(tiny, PROMPTS, TEXTS), trained)
+
+
+LETTERS = ["</s>", "▁", *"abcdefghijklmnopqrstuvwxyz0123456789=`\n"]
+
+
+def sentencepiece(**rules) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of letters with the rules of Llama 2, Mistral 7B or Phi 3."""
+    backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(LETTERS)}, []))
+    for name, rule in rules.items():
+        setattr(backend, name, rule)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+        decoders.Metaspace("▁", "always"),
+    ],
+)
+def test_an_answer_begins_with_the_blanks_of_its_first_token(decoder):
+    tokenizer = sentencepiece(normalizer=normalizers.Replace(" ", "▁"), decoder=decoder)
+    body = "    x = 1\n    return x\n"
+    tokens = tokenizer(body)["input_ids"]
+    assert tokenizer.decode(tokens) == body[1:]
+    keep_first_blank(tokenizer)
+    assert tokenizer.decode(tokens) == body
+
+
+def test_no_blank_comes_before_what_continues_a_text():
+    metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
+    tokenizer = sentencepiece(pre_tokenizer=metaspace)
+    assert tokenizer("15", add_special_tokens=False)["input_ids"][0] == LETTERS.index("▁")
+    assert continue_ids(tokenizer, "15") == [LETTERS.index("1"), LETTERS.index("5")]
