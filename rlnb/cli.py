@@ -44,7 +44,12 @@ EVAL_OPTIONS = {
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
     "--checkpoint": ("checkpoint", "", "DIR", "a run, its checkpoints/checkpoint-N, or final: the last one"),
-    "--opponent": ("opponents", "random", "NAMES", "random, mcts:N, perfect, nash; with commas"),
+    "--opponent": (
+        "opponents",
+        "random",
+        "NAMES",
+        "random, mcts:N, perfect, nash; with commas (default: random)",
+    ),
     "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
@@ -68,6 +73,8 @@ class LastingStream(io.TextIOBase):
         self._stream, self._descriptor = stream, descriptor
         if stream is None:
             self._go_nowhere()
+        elif isinstance(stream, io.TextIOWrapper):  # a terminal may not show all letters
+            stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         """Write and flush; after the first failure discard the text."""
@@ -121,7 +128,13 @@ def make_parser() -> argparse.ArgumentParser:
         description=RUN_HELP, shared=(*PARAMETERS, "--out"),
     )  # fmt: skip
     run.add_argument("notebook", type=Path, metavar="NOTEBOOK")
-    run.add_argument("--nproc", type=int, default=1, metavar="N", help="ranks on this machine")
+    run.add_argument(
+        "--nproc",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes on this machine that train together, a GPU each (default: 1)",
+    )
     run.add_argument("--check", action="store_true", help="say what would be refused; run nothing")
 
     add_batch_commands(commands, main)
@@ -154,7 +167,10 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
     export.add_argument(
-        "--format", choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"], default="merged_16bit"
+        "--format",
+        choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"],
+        default="merged_16bit",
+        help="what to write (default: merged_16bit)",
     )
     for option, (name, meaning) in EXPORT_OPTIONS.items():
         export.add_argument(option, default="", metavar=name, help=meaning)

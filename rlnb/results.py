@@ -18,7 +18,7 @@ from rlnb.run.disk import write_text
 from rlnb.statistics import (
     Estimate,
     bootstrap_difference,
-    bootstrap_mean,
+    bootstrap_ratio,
     bootstrap_two_way,
     mcnemar_p,
     student_mean,
@@ -160,7 +160,7 @@ def _pool(rows: Sequence[Comparison], items: Sequence[Mapping[tuple[str, str], f
         fmean(row.before for row in rows),
         fmean(row.after for row in rows),
         fmean(row.difference.value for row in rows),
-        over_items=bootstrap_mean(differences.mean(axis=0))
+        over_items=bootstrap_ratio(differences.mean(axis=0), np.ones(len(common)))
         if has_items
         else (None if is_several else rows[0].difference),
         over_runs=student_mean([row.difference.value for row in rows]) if is_several else None,

@@ -20,9 +20,7 @@ class Estimate:
         return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-def bootstrap_difference(
-    before: Sequence[float], after: Sequence[float], *, num_resamples: int = 10_000, seed: int = 0
-) -> Estimate:
+def bootstrap_difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
     """Return the mean of after - before over paired tasks, with its percentile bootstrap interval.
 
     before, after: float (num_tasks,), one mean per task, in the same order. Tasks are resampled, not samples,
@@ -35,14 +33,7 @@ def bootstrap_difference(
             f"before and after have the shapes {old.shape} and {new.shape}; "
             "give one number per task, the same tasks in both, and at least one"
         )
-    return bootstrap_mean(new - old, num_resamples=num_resamples, seed=seed)
-
-
-def bootstrap_mean(values: ArrayLike, *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """Return the mean over tasks with its percentile bootstrap interval; values: float (num_tasks,)."""
-    by_task = np.asarray(values, dtype=float)
-    draws = np.random.default_rng(seed).integers(len(by_task), size=(num_resamples, len(by_task)))
-    return percentile_estimate(float(by_task.mean()), by_task[draws].mean(axis=1))
+    return bootstrap_ratio(new - old, np.ones(len(old)))
 
 
 def percentile_estimate(value: float, resampled: np.ndarray) -> Estimate:
@@ -71,13 +62,13 @@ def bootstrap_ratio(
     denominators: ArrayLike,
     *,
     minus: tuple[ArrayLike, ArrayLike] | None = None,
-    seed: int = 0,
 ) -> Estimate:
     """Return sum(numerators) / sum(denominators), or its difference from the ratio `minus`, with an interval.
 
-    Each is float (num_tasks,), a count per task; minus: numerators and denominators of the same tasks. Both
-    ratios use the same resampled tasks. Draws whose denominators sum to 0 are left out. Raises ValueError if
-    the denominators sum to 0 or the tasks do not match.
+    Each is float (num_tasks,), a count per task; with denominators of 1 it is the mean over tasks. minus:
+    numerators and denominators of the same tasks. Both ratios use the same resampled tasks. Draws whose
+    denominators sum to 0 are left out. Raises ValueError if the denominators sum to 0 or the tasks do not
+    match.
     """
     ratios = [(np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float))]
     if minus is not None:
@@ -85,7 +76,7 @@ def bootstrap_ratio(
     num_tasks = len(ratios[0][0])
     if any(len(top) != num_tasks or len(bottom) != num_tasks or not bottom.sum() for top, bottom in ratios):
         raise ValueError("numerators and denominators must be of the same tasks, and count something")
-    draws = np.random.default_rng(seed).integers(num_tasks, size=(10_000, num_tasks))
+    draws = np.random.default_rng(0).integers(num_tasks, size=(10_000, num_tasks))
     value, resampled = 0.0, np.zeros(len(draws))
     with np.errstate(invalid="ignore", divide="ignore"):
         for sign, (top, bottom) in zip((1.0, -1.0), ratios, strict=False):
@@ -94,9 +85,7 @@ def bootstrap_ratio(
     return percentile_estimate(value, resampled[np.isfinite(resampled)])
 
 
-def bootstrap_two_way(
-    scores: Sequence[ArrayLike], minus: Sequence[ArrayLike] = (), *, num_resamples: int = 4_000, seed: int = 0
-) -> Estimate:
+def bootstrap_two_way(scores: Sequence[ArrayLike], minus: Sequence[ArrayLike] = ()) -> Estimate:
     """Return the mean over completions and boards, or its difference from `minus`, with a two-way bootstrap.
 
     scores: one matrix per kind of board, float (num_completions, num_boards); their means are averaged.
@@ -110,7 +99,7 @@ def bootstrap_two_way(
         raise ValueError("scores must be matrices of completions and boards, with at least one of each")
     if kinds_before and [kind.shape[1] for kind in kinds_before] != [kind.shape[1] for kind in kinds]:
         raise ValueError("scores and minus must be of the same boards")
-    generator = np.random.default_rng(seed)
+    generator, num_resamples = np.random.default_rng(0), 4_000
     value, resampled = 0.0, np.zeros(num_resamples)
     for index, kind in enumerate(kinds):
         num_boards = kind.shape[1]

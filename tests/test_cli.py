@@ -196,3 +196,10 @@ def test_a_signal_after_the_end_leaves_the_exit_code(number):
     script = f"import signal, sys; from rlnb import cli; code = cli.main(); signal.raise_signal({number:d})"
     command = [sys.executable, "-c", f"{script}; sys.exit(code)", "run", "none.ipynb"]
     assert subprocess.run(command, capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("out", ["run{seed}", "{a}", "{}"])
+def test_braces_in_a_path_are_letters(out):
+    write_notebook(NOTEBOOK, "print('ran')")
+    assert cli.main(["run", str(NOTEBOOK), "--profile", "tiny", "--out", out]) == 0
+    assert Path(out, "attempt-01.ipynb").exists() and Path(out, "params.yaml").exists()

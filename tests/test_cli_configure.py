@@ -70,3 +70,12 @@ def test_ctrl_c_writes_nothing(configure, monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.input", lambda prompt="": exec("raise KeyboardInterrupt"))
     assert configure(*START)[0] == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_asked_again_and_one_in_the_home_is_there(
+    configure, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    answers = f"none\n/dev/null/x.yaml\n{'x' * 300}.yaml\n~/mine.yaml\n"
+    assert configure(*START, answers=answers)[0] == 0
+    assert Path("home/mine.yaml").is_file() and not Path("~").exists()

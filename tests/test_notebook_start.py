@@ -310,3 +310,17 @@ def test_a_full_disk_is_named(capsys, tmp_path):
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith(f"DiskFull: {tmp_path}: ") and last.endswith("#disk-full)")
     assert not half.exists()
+
+
+def test_the_folder_of_a_sweep_is_not_made_a_runs_directory(shown):
+    Path("sweep").mkdir()
+    Path("sweep/points.json").write_text("{}")
+    assert "is the folder of a sweep" in refused(start, NOTEBOOK, cell(output_dir="sweep"))
+    assert [path.name for path in Path("sweep").iterdir()] == ["points.json"]
+
+
+def test_a_cell_that_was_wrong_and_was_corrected_does_not_keep_a_notebook_from_its_start(shown):
+    shell = InteractiveShell(colors="nocolor")
+    for overrides in ("{{'training.max_steps': 4}}", "{'training.max_steps': 4}"):
+        shell.run_cell(f"profile: str = 'tiny'\noverrides: dict = {overrides}", store_history=True)
+    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4

@@ -19,7 +19,7 @@ from rlnb.results import (
     pool_comparisons,
     save_results,
 )
-from rlnb.statistics import Estimate, bootstrap_difference, bootstrap_mean, bootstrap_two_way, student_mean
+from rlnb.statistics import Estimate, bootstrap_difference, bootstrap_ratio, bootstrap_two_way, student_mean
 
 
 class ParamsOfTest(BaseModel):
@@ -60,7 +60,7 @@ def test_runs_are_pooled_over_the_items_that_all_have_and_all_splits_together():
         (2, 0.75),
         (1, 0.25),
     ]
-    assert rows["all"].over_items == bootstrap_mean([1.0, 0.5, 0.25])
+    assert rows["all"].over_items == bootstrap_ratio([1.0, 0.5, 0.25], [1, 1, 1])
     assert rows["all"].over_runs == student_mean([0.5, 2 / 3])
     assert rows["all"].over_both == bootstrap_two_way([[[1.0, 0.0, 0.5], [1.0, 1.0, 0.0]]])
     other = {"pass": {"mbpp": {"1": 0.0, "2": 0.0}}}  # of another evaluation, as a training has it

@@ -161,7 +161,7 @@ def path_or_none(text: str | None) -> Path | None:
     """Return the value of --out as a path. Raises ParamsError for an empty one."""
     if text is not None and not text.strip():
         raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
-    return None if text is None else Path(text)
+    return None if text is None else Path(os.path.expanduser(text))  # shells leave the ~ of --out=~/runs
 
 
 def _results(options: argparse.Namespace) -> int:

@@ -13,7 +13,6 @@ from rlnb.batch.overview import LOG_FILE, last_line, refuse_queued
 from rlnb.batch.sweeps import Sweep, write_sweep
 from rlnb.machine.facts import usable_cores
 from rlnb.run import directory as runs
-from rlnb.run.headless import is_finished
 from rlnb.run.launcher import end_with_parent
 
 
@@ -29,11 +28,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
     environment, num_sent = share_cores(num_jobs), 0
     with runs.locked(sweep.directory):
         refuse_queued(sweep.directory)
-        waiting = [
-            index
-            for index, params in sweep.params.items()
-            if not is_finished(sweep.run_directory(index), params)
-        ]
+        waiting = sweep.unfinished()
         for directory in filter(Path.is_dir, map(sweep.run_directory, waiting)):
             with runs.locked(directory):
                 pass

@@ -92,8 +92,13 @@ def find_runs(folder: Path) -> Iterator[FoundRun]:
 
     A folder may hold a sweep and also be the directory of a run.
     """
-    for path, names, files in os.walk(folder):
-        directory = Path(path)
+    seen: set[str] = set()
+    for path, names, files in os.walk(folder, followlinks=True):
+        directory, place = Path(path), os.path.realpath(path)
+        if place in seen:  # by a link
+            names.clear()
+            continue
+        seen.add(place)
         submitted = _read_json(directory / JOB_FILE)
         job, tasks = str(submitted.get("job", "")), submitted.get("points") or []
         points = _read_points(directory / POINTS_FILE)

@@ -7,6 +7,7 @@ Every value is that of the last checkpoint of a run, never of the best one. Mean
 runs only, with Student's 95% interval over the runs.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,10 @@ def gather_results(directories: Sequence[Path]) -> pandas.DataFrame:
     ParamsError for a folder without runs.
     """
     told = list_runs(directories)
-    settings = pandas.DataFrame([_read_settings(Path(row.run)) for row in told], dtype=object)
-    if settings.empty:
+    if not told:
         raise ParamsError(f"{', '.join(map(str, directories))}: holds no runs; name the folder of a sweep")
+    given = [{"seed": None, **_read_settings(Path(row.run))} for row in told]  # none before a run begins
+    settings = pandas.DataFrame(given, dtype=object)
     settings = settings.drop(columns="output_dir", errors="ignore").map(str, na_action="ignore")
     for cell in settings.filter(regex=" cell$"):  # told apart by numbers in place of their sources
         sources = settings[cell].dropna().unique()
@@ -68,10 +70,6 @@ def gather_results(directories: Sequence[Path]) -> pandas.DataFrame:
 def fields_of(results: pandas.DataFrame) -> list[str]:
     """Return the columns of parameters."""
     return list(results.loc[:, "run":"seed"])[1:-1]
-
-
-def measures_of(results: pandas.DataFrame) -> list[str]:
-    return list(results.loc[:, "reason":])[1:]
 
 
 def newest_runs(outputs: Path) -> Path:
@@ -102,7 +100,7 @@ def group_results(results: pandas.DataFrame) -> list[Group]:
 
 def choose_measures(results: pandas.DataFrame, wanted: Sequence[str] = ()) -> list[str]:
     """Return the measures to show: those named, else the main ones that the runs have."""
-    names = measures_of(results)
+    names = list(results.loc[:, "reason":])[1:]
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
@@ -189,7 +187,7 @@ def _read_settings(directory: Path) -> dict[str, object]:
     """
     path = directory / "params.yaml"
     try:
-        given = read_yaml(path, str(path))[0] if path.is_file() else []
+        given = read_yaml(path, str(path))[0] if os.path.isfile(path) else []
     except ParamsError:
         given = []  # damaged; the run itself says so when it goes on
     try:
@@ -204,8 +202,10 @@ def _read_settings(directory: Path) -> dict[str, object]:
 def _read_results(directory: Path) -> tuple[SavedComparison, str]:
     """Return the results of a run, none before its end, and why they cannot be read."""
     path = directory / "results.json"
+    if not os.path.isfile(path):  # unlike Path.is_file, False also in a folder that is somebody else's
+        return SavedComparison(), ""
     try:
-        return load_saved(path, SavedComparison, what="of a run") if path.is_file() else SavedComparison(), ""
+        return load_saved(path, SavedComparison, what="of a run"), ""
     except ParamsError as error:
         return SavedComparison(), str(error)
 

@@ -24,7 +24,8 @@ def show_notebooks(*names: str, root: Path = ROOT) -> HTML:
 
 def make_row(root: Path, name: str) -> str:
     """Return a notebook's row; picture and minutes are of the newest finished run, else the gallery's."""
-    title = read_notebook(root / "notebooks" / f"{name}.ipynb")["cells"][0]["source"][0].strip("# \n")
+    notebook = json.loads((root / "notebooks" / f"{name}.ipynb").read_bytes())
+    title = notebook["cells"][0]["source"][0].strip("# \n")
     directories = [run.directory for run in find_runs(root / "outputs" / name)]
     runs = sorted(
         ((status, directory) for directory in directories if (status := read_status(directory))),
@@ -32,7 +33,7 @@ def make_row(root: Path, name: str) -> str:
     )
     states = Counter("finished" if status.state == "done" else status.state for status, _ in runs)
     said = ", ".join(f"{count} {state}" for state, count in states.items()) or "never run here"
-    executed = read_notebook(root / "docs" / "gallery" / f"{name}.ipynb")
+    executed = json.loads((root / "docs" / "gallery" / f"{name}.ipynb").read_bytes())
     minutes = f"{executed['metadata']['papermill']['duration'] / 60:.0f} min on two CPU cores"
     for status, directory in runs:
         if status.state != "done":
@@ -40,9 +41,9 @@ def make_row(root: Path, name: str) -> str:
         if status.attempt == 1:
             taken = datetime.fromisoformat(status.ended) - datetime.fromisoformat(status.started)
             minutes = f"{taken.total_seconds() / 60:.0f} min here, {directory.name}"
-        page = directory / f"attempt-{status.attempt:02}.ipynb"
+        page = directory / status.notebook
         if page.exists():
-            executed = read_notebook(page)
+            executed = json.loads(page.read_bytes())
         else:  # a run of JupyterLab
             page = directory / "results.json"
         if page.exists():
@@ -53,11 +54,6 @@ def make_row(root: Path, name: str) -> str:
     )
     words = f"<a href='{name}.ipynb'><b>{escape(title)}</b></a><br>{name}<br>{minutes}<br>{said}"
     return f"<tr><td style='{CELL}'>{image}</td><td style='{CELL}'>{words}</td></tr>"
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return notebook
 
 
 def find_picture(notebook: dict[str, Any]) -> str:

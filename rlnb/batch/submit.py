@@ -28,7 +28,7 @@ from rlnb.params import dump_yaml, parse_set
 from rlnb.params.sections import NotebookParams
 from rlnb.run import directory as runs
 from rlnb.run.disk import write_text
-from rlnb.run.headless import is_finished, make_directory, plan_run
+from rlnb.run.headless import make_directory, plan_run
 from rlnb.run.memory import estimate_host_memory
 
 TEMPLATE = Path(rlnb.__file__).resolve().parents[1] / "slurm" / "run.sbatch"
@@ -133,11 +133,7 @@ def _submit_sweep(request: argparse.Namespace, machine: Machine, header: Header)
         request.notebook, profile=request.profile, sweep=request.sweep, seeds=request.seeds,
         assignments=request.assignments, out=request.out, machine=machine,
     )  # fmt: skip
-    points = []
-    for index in sorted(prepared.params):
-        directory = prepared.run_directory(index)
-        if not (directory.is_dir() and is_finished(directory, prepared.params[index])):
-            points.append(index)
+    points = sorted(prepared.unfinished())
     if not points:
         print(f"{prepared.directory}: all {len(prepared.params)} points are done")
         return runs.EXIT_DONE

@@ -65,6 +65,12 @@ class Sweep(BaseModel, frozen=True):
     def run_directory(self, index: int) -> Path:
         return self.directory / self.points[index].name
 
+    def unfinished(self) -> list[int]:
+        """Return the points of `params` that are not done."""
+        return [
+            index for index, each in self.params.items() if not is_finished(self.run_directory(index), each)
+        ]
+
     def run_arguments(self, index: int) -> list[str]:
         """Return the arguments of `rlnb` that run a point, or go on with it."""
         if not 0 <= index < len(self.points):

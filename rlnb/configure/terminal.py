@@ -58,16 +58,17 @@ def main(
         print(profile_text(draft.params, title=f"All parameters of {name}, profile {chosen}."), end="")
         return 0
     try:
-        path = None if output is None else _check_output(output)
+        if output is not None:
+            _check_output(output)
         draft = _ask_for_fields(draft, machine)
-        path = path or _ask("\nFile to write", f"params/{draft.notebook}/mine.yaml", _check_output)
+        default = load_params(draft.notebook, profile="default", environ={})
+        title = f"By `rlnb configure`, from profile {draft.profile}: what differs from default.yaml."
+        write = functools.partial(_write, profile_text(draft.params, title=title, default=default))
+        question = "\nFile to write", f"params/{draft.notebook}/mine.yaml"
+        path = _ask(*question, write) if output is None else write(output)
     except KeyboardInterrupt:
         print("\nNothing was written.", file=sys.stderr)
         return 130  # as shells report Ctrl-C
-    default = load_params(draft.notebook, profile="default", environ={})
-    title = f"By `rlnb configure`, from profile {draft.profile}: what differs from default.yaml."
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(profile_text(draft.params, title=title, default=default), encoding="utf-8")
     print(f"\nWritten: {path}\nRun it:  {_command(draft.notebook, str(path))}")
     return 0
 
@@ -136,11 +137,22 @@ def _summarize(draft: Draft, machine: Machine) -> None:
 
 def _check_output(text: str) -> Path:
     """Return the path if a profile may be written to it. Raises ParamsError with the reason otherwise."""
-    path = Path(text)
+    path = Path(os.path.expanduser(text))
     if path.suffix != ".yaml" or path.name == "default.yaml":
         raise ParamsError(f"{path}: cannot be a profile; write a name that ends in .yaml, but default.yaml")
-    if path.exists():
+    if os.path.exists(path):  # unlike Path.exists it takes any name
         raise ParamsError(f"{path}: exists already; write another name")
+    return path
+
+
+def _write(content: str, name: str) -> Path:
+    """Write a profile and return its path. Raises ParamsError with the reason where it cannot be written."""
+    path = _check_output(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ParamsError(f"{path}: cannot be written ({error.strerror}); write another name") from None
     return path
 
 

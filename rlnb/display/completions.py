@@ -1,5 +1,6 @@
 """What a model wrote while it was trained, from the tables of completions that TRL writes, one a step."""
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,12 +13,24 @@ from rlnb.run.directory import read_last_row
 
 LONGEST_TASK = 160  # characters of the end of a prompt
 NUM_STEPS, NUM_OF_STEP, NUM_OF_OUTCOME = 12, 6, 8  # that are shown
+PARQUET_END = b"PAR1"
 COLUMNS = ["step", "reward", "outcome", "task", "completion"]
 
 
 def list_tables(output_dir: str | Path) -> list[Path]:
-    """Return the files of a run's completions, a step each, in the order of the steps."""
-    return sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
+    """Return the files of a run's completions, a step each, in the order of the steps.
+
+    They are whole: TRL may be writing another, and a crash of the machine leaves one empty or half written.
+    """
+    paths = sorted(Path(output_dir).glob("checkpoints/completions/completions_*.parquet"))
+    return list(filter(_is_whole, paths))
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(PARQUET_END)))
+        return size > 2 * len(PARQUET_END) and file.read() == PARQUET_END
 
 
 def read_completions(paths: Iterable[Path]) -> pandas.DataFrame:

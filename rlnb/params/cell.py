@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rlnb.errors import ParamsError
 
+COMPUTED = object()  # of a name to which no literal is assigned
 INJECTED = "# Parameters\n"  # first line of the cell that papermill adds
 
 
 def read_parameters_cell(notebook: Path) -> dict[str, object]:
-    """Return the names and literals that the cell tagged `parameters` assigns; None for what is computed.
+    """Return the names and literals that the cell tagged `parameters` assigns, as `read_assignments`.
 
     Raises ParamsError where a run could not set profile and output_dir. The notebook is read as JSON, since
     importing papermill or nbformat takes longer than all other checks.
@@ -35,7 +36,10 @@ def read_parameters_cell(notebook: Path) -> dict[str, object]:
 
 
 def read_assignments(source: str) -> dict[str, object]:
-    """Return the names that a cell assigns at its top level, with their literals; {} if it is not Python."""
+    """Return the names that a cell assigns at its top level, with their literals or COMPUTED.
+
+    It is {} where the cell is not Python.
+    """
     values: dict[str, object] = {}
     try:
         statements = ast.parse(source).body
@@ -53,8 +57,8 @@ def read_assignments(source: str) -> dict[str, object]:
 def _literal(node: ast.expr | None) -> object:
     try:
         return None if node is None else ast.literal_eval(node)
-    except ValueError:
-        return None
+    except (ValueError, TypeError):
+        return COMPUTED
 
 
 def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:

@@ -160,9 +160,12 @@ def _read_profile(notebook: str, profile: str, root: Path) -> tuple[list[GivenVa
         return read_yaml(Path(profile), profile)
     folder = root / "params" / notebook
     path = folder / f"{profile}.yaml"
-    if not path.is_file():
+    if not path.is_file() or not path.is_relative_to(root):
         known = sorted(["auto", *(path.stem for path in folder.glob("*.yaml"))])
-        raise ParamsError(f"profile {profile!r} is not in params/{notebook}/; known: {', '.join(known)}")
+        raise ParamsError(
+            f"profile {profile!r} is not in params/{notebook}/, and a path ends in .yaml; "
+            f"known: {', '.join(known)}"
+        )
     return read_yaml(path, path.relative_to(root).as_posix())
 
 

@@ -4,7 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import NoneType
+from typing import NamedTuple, get_args
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -216,22 +217,28 @@ def nest(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def parse_set(*assignments: str) -> dict[str, object]:
-    """Return {"training": {"max_steps": "3"}} for "training.max_steps=3"; the last of a field counts."""
-    values = {}
+    """Return {"training.max_steps": "3"} for "training.max_steps=3", in an order in which the last counts."""
+    values: dict[str, object] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not re.fullmatch(r"([^.]+\.)?[^.]+", name.strip()) or not equals:
             raise ParamsError(f"--set {assignment}: is not an assignment; write --set section.field=value")
+        values.pop(name.strip(), None)
         values[name.strip()] = TypedText(text)
-    return nest(values)
+    return values
 
 
 def read_typed(field: FieldInfo | None, text: str) -> object:
-    """Return what was typed for a field: texts unchanged, numbers, switches and lists as YAML reads them."""
+    """Return what was typed for a field: texts unchanged, numbers, switches and lists as YAML reads them.
+
+    "null" is None for a field that may be None.
+    """
     if field is not None and field.annotation is str:
         return str(text)
     try:
         value = parse_yaml(text)
     except yaml.YAMLError:
         return str(text)
+    if value is None and text.strip() and field is not None and NoneType in get_args(field.annotation):
+        return None
     return value if isinstance(value, bool | int | float | str | list) else str(text)

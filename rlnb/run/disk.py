@@ -40,13 +40,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _unfinished(path: Path) -> Path:
+    """Return a name that no other process takes, on whatever host: process ids may be equal there."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+
+
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole, over an older one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = _unfinished(path)
     try:
         part.write_bytes(content)
         sync(part)
@@ -79,8 +84,7 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
     An older directory of the name is removed at the end, unless another process has just made it.
     """
-    # Not the process id: several hosts of a cluster share one file system.
-    unfinished = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:12]}")
+    unfinished = _unfinished(directory)
     unfinished.mkdir(parents=True)
     is_older = directory.exists()
     try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, rank, world_size
 from rlnb.params import dump_yaml, load_params
-from rlnb.params.cell import read_parameters_cell
+from rlnb.params.cell import COMPUTED, read_parameters_cell
 from rlnb.params.loading import notebook_name
 from rlnb.params.sections import NotebookParams, get_value, value_of
 from rlnb.run import directory as runs
@@ -155,13 +155,16 @@ def plan_run(
 
 
 def choose_edited(cell: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a parameters cell that a run takes from it: those that a person has written."""
+    """Return the values of a parameters cell that a run takes from it: those that a person has written.
+
+    Raises ParamsError for a computed one: the notebook alone would know it, not params.yaml.
+    """
     unedited: tuple[object, ...] = ("auto", {}, None)
-    return {
-        name: value
-        for name, value in cell.items()
-        if name not in (*OF_RUN, "profile") and value not in unedited
-    }
+    edited = {name: value for name, value in cell.items() if name not in (*OF_RUN, "profile")}
+    for name, value in edited.items():
+        if value is COMPUTED:
+            raise ParamsError(f"parameters cell: {name} is computed there; write the number or text itself")
+    return {name: value for name, value in edited.items() if value not in unedited}
 
 
 def find_run_directories(plan: Plan) -> Iterator[Path]:

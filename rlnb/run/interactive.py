@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from rlnb.errors import ParamsError
 from rlnb.machine import rank
 from rlnb.params import dump_yaml
 from rlnb.params.sections import NotebookParams, get_value, value_of
@@ -33,6 +34,10 @@ def begin(notebook: str, prepared: Prepared, out: Path | None) -> NotebookParams
     """
     HELD.close()
     plan = Plan(Path(f"{notebook}.ipynb"), {}, prepared.saved, prepared.machine, "")
+    if out is not None and os.path.exists(out / runs.POINTS_FILE):
+        raise ParamsError(
+            f"output_dir = {str(out)!r}: is the folder of a sweep; name another, or a point in it"
+        )
     with ExitStack() as held:
         make_directory(out or Path("outputs", notebook))
         if out is None:

@@ -76,7 +76,7 @@ def load_model_sizes(model_id: str, cache_dir: str | Path) -> ModelSizes | None:
     """Return the sizes of a model by its config.json, None where it is not here or does not tell them."""
     folder = find_folder(model_id, cache_dir)
     config = read_config(folder) if folder else {}
-    return count_sizes(config) if all(name in config for name in NEEDED) else None
+    return count_sizes(config) if all(type(config.get(name)) is int for name in NEEDED) else None
 
 
 def count_sizes(config: Mapping[str, Any]) -> ModelSizes:
@@ -98,7 +98,12 @@ def count_sizes(config: Mapping[str, Any]) -> ModelSizes:
 
 
 def describe_memory(params: NotebookParams, machine: Machine) -> list[str]:
-    """Return the estimate in a line and a table of its parts, or a line that says why there is none."""
+    """Return the estimate in a line and a table of its parts, or a line that says why there is none.
+
+    Without a model there is no line.
+    """
+    if loaded_model(params) is None:
+        return []
     parts, capacity = estimate_memory(params, machine), machine.memory_gib
     if parts is None:
         return [UNKNOWN_SIZE]
@@ -172,8 +177,8 @@ def estimate_memory(params: NotebookParams, machine: Machine) -> dict[str, float
     Training, generation and vLLM take turns: the largest counts.
     """
     params = resolve(params, recommend(machine))
-    model, policy = value_of(params, "model"), _load_sizes(params)
-    if policy is None:
+    model = loaded_model(params)
+    if model is None or (policy := load_model_sizes(loaded_id(model), model.cache_dir)) is None:
         return None
     staying = {"CUDA's context": 0.8} if machine.capability else {"Python with torch": 1.0}
     staying["weights of model.id"] = weight_bytes(model, policy) / GIB
@@ -204,12 +209,6 @@ def estimate_host_memory(params: NotebookParams, machine: Machine, *, num_worker
     if machine.capability and machine.capability not in SHARED_MEMORY:
         parts = {"Python with CUDA": 6.0, "weights": parts["weights of model.id"]}
     return sum(parts.values()) + num_workers * get_value(params, "sandbox.memory_mib") / 1024
-
-
-def _load_sizes(params: NotebookParams) -> ModelSizes | None:
-    """Return the sizes of the model, None without one, or where they are not known."""
-    model = loaded_model(params)
-    return None if model is None else load_model_sizes(loaded_id(model), model.cache_dir)
 
 
 def weight_bytes(model: ModelParams, sizes: ModelSizes) -> float:

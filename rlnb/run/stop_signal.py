@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType
 
-import torch
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 
 from rlnb.errors import Preempted
+from rlnb.machine import world_size
 from rlnb.run.directory import handling_signals
 
 SAVE_MINUTES = 15.0  # between two checkpoints, however long a step takes
@@ -67,7 +67,7 @@ class StopSignal:
         finish the evaluation.
         """
         try:
-            self._cuts_short = not is_one_of_ranks()
+            self._cuts_short = world_size() == 1
             if self._cuts_short and self.received:  # while the step was saved
                 return {}
             return evaluate(step)
@@ -79,7 +79,8 @@ class StopSignal:
     def after_step(self, *, is_last: bool = False) -> bool:
         """Return whether to save and stop now; the same on all ranks."""
         self._finished = is_last
-        agreed = received_by_any_rank(self.received)
+        # What any rank has received: all must stop at the same step, or some wait forever.
+        agreed = next(filter(None, gather_object([self.received])), "")
         # A signal that came while the ranks agreed stops them after the next step.
         self.received = agreed or self.received
         return bool(agreed)
@@ -98,17 +99,3 @@ class SaveTimer:
         """Return whether the time has come by rank 0's clock; each rank has to ask."""
         passed = time.monotonic() - self._last_save
         return bool(broadcast_object_list([passed >= 60 * SAVE_MINUTES])[0])
-
-
-def is_one_of_ranks() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def received_by_any_rank(received: str) -> str:
-    """Return the signal that any rank received: all must stop at the same step, or some wait forever."""
-    if not is_one_of_ranks():
-        return received
-    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
-    largest = torch.tensor(signal.Signals[received] if received else 0, device=device)
-    torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
-    return signal.Signals(largest.item()).name if largest else ""

@@ -86,45 +86,26 @@ class Tracker:
         self.close()
 
 
-def open_tracker(
-    output_dir: Path | str,
-    *,
-    config: Mapping[str, object],
-    resume_step: int = 0,
-    wandb: str = "disabled",
-    project: str = "rlnb",
-    labels: Mapping[str, object] | None = None,
-) -> Tracker:
-    """Return a tracker that writes to output_dir: metrics.jsonl, tensorboard/, and the W&B run's folder.
+def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
+    """Return the tracker of a run that has made `step` steps: metrics.jsonl, tensorboard/, W&B's folder.
 
-    resume_step: the step that training continues from, 0 for a new run. Rows of later steps, written by an
-    attempt that was killed before its next checkpoint, are dropped, so that every step occurs once. config:
-    shown by W&B with the run. wandb: "online", "offline" or "disabled", as `rlnb.params.resolve` has set it.
-    project: W&B's. labels: as `label_run` returns them. Under torchrun only rank 0 writes.
+    Rows of later steps, written by an attempt that was killed before its next checkpoint, are dropped, so
+    that every step occurs once. Under torchrun only rank 0 writes.
     """
     if rank() != 0:
         return Tracker(Path(os.devnull))
     from torch.utils.tensorboard import SummaryWriter  # slow, and readers of metrics do not need it
 
-    directory = Path(output_dir)
+    directory, mode = Path(params.output_dir), value_of(params, "tracking.wandb")
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "metrics.jsonl"
-    cut_rows(path, after=resume_step or -1)
+    cut_rows(path, after=step or -1)
     # From purge_step on TensorBoard ignores what earlier files of this directory hold.
-    writer = SummaryWriter(str(directory / "tensorboard"), purge_step=resume_step + 1)
-    wandb_run = None
-    if wandb != "disabled":
-        wandb_run = _open_wandb(directory, mode=wandb, project=project, config=config, labels=labels or {})
-    if wandb == "offline":
+    writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+    wandb_run = None if mode == "disabled" else _open_wandb(params, directory, mode)
+    if mode == "offline":
         _rewrite_offline_run(directory, wandb_run, read_rows(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
-
-
-def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
-    """Return the tracker of a run that has made `step` steps; see `open_tracker`."""
-    tracking = value_of(params, "tracking").model_dump()
-    config, labels = params.model_dump(), label_run(params)
-    return open_tracker(params.output_dir, resume_step=step, config=config, labels=labels, **tracking)
 
 
 def label_run(params: NotebookParams) -> dict[str, object]:
@@ -169,9 +150,7 @@ def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mappi
             shutil.rmtree(folder)
 
 
-def _open_wandb(
-    directory: Path, *, mode: str, project: str, config: Mapping[str, object], labels: Mapping[str, object]
-) -> "Run":
+def _open_wandb(params: NotebookParams, directory: Path, mode: str) -> "Run":
     """Return a W&B run whose id is saved in the directory, so that a resumed run continues its curve."""
     import wandb
 
@@ -183,13 +162,13 @@ def _open_wandb(
     if not id_file.exists():
         id_file.write_text(uuid.uuid4().hex[:12])
     run = wandb.init(
-        project=project,
-        **{"name": directory.name, **labels},  # type: ignore[arg-type]
+        project=value_of(params, "tracking.project"),
+        **label_run(params),  # type: ignore[arg-type]
         id=id_file.read_text().strip(),
         resume="allow" if mode == "online" else None,  # offline there is nothing to look up: W&B would warn
         mode=mode,  # type: ignore[arg-type]
         dir=str(directory),
-        config=dict(config),
+        config=params.model_dump(),
         settings=wandb.Settings(console="off", quiet=True),
     )
     upload = f"offline; upload it by `wandb sync {directory}/wandb/offline-*`"

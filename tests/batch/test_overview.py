@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -175,3 +176,19 @@ def test_a_run_is_shown_once_by_the_path_that_was_given_first(outputs, queue):
     assert [row.run for row in list_runs([outputs, outputs.absolute()])] == ["outputs/sweep/seed=0"]
     (row,) = list_runs([outputs.absolute() / "sweep" / "seed=0", outputs / "sweep"])
     assert (row.run, row.state) == (str((outputs / "sweep" / "seed=0").absolute()), "waiting")
+
+
+def test_a_run_that_was_moved_behind_a_link_is_listed_and_a_link_that_leads_back_ends(outputs, tmp_path):
+    make_run(tmp_path / "scratch" / "cpu-001", "done")
+    (outputs / "a").mkdir()
+    (outputs / "a" / "cpu-001").symlink_to(tmp_path / "scratch" / "cpu-001")
+    (outputs / "a" / "back").symlink_to(outputs.absolute())
+    assert states() == {"a/cpu-001": "done"}
+
+
+def test_what_a_terminal_cannot_show_is_escaped(outputs):
+    (outputs / "a").mkdir()
+    (outputs / "a" / "params.yaml").touch()
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-m", "rlnb.cli", "runs"], capture_output=True, env=environ)
+    assert done.returncode == 0 and rb"\u2013" in done.stdout

@@ -200,3 +200,15 @@ def test_two_evaluations_are_compared_and_two_trainings_are_a_table(sweep, monke
     assert capsys.readouterr().out.startswith("compared: ")
     assert cli.main(["results", *(str(sweep / f"kind=rae_seed={seed}") for seed in (1, 2))]) == 0
     assert "all runs" in capsys.readouterr().out
+
+
+def test_points_of_which_none_has_begun_are_a_table_with_their_reasons(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sweep/seed=1").mkdir(parents=True)
+    Path("sweep/seed=1", LOG_FILE).write_text("rlnb: the hub cannot be reached\n")
+    Path("sweep", POINTS_FILE).write_text('{"points": [{"name": "seed=1"}, {"name": "seed=2"}]}')
+    assert cli.main(["results", "sweep"]) == 0
+    assert "sweep/seed=1: pending: rlnb: the hub cannot be reached" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ParamsError, match="holds no runs"):
+        tables.gather_results([tmp_path / "empty"])

@@ -35,6 +35,11 @@ def test_a_notebook_has_its_title_picture_minutes_and_how_its_runs_ended(tmp_pat
     link = f"<a href='../outputs/{NAME}/cpu-002/attempt-01.ipynb'>cpu-002</a>"
     assert "0 min here, cpu-002<br>" in after and re.search(f"1 running, 1 finished; {link}", after)
     assert gallery and re.findall(r"base64,([^']{100})", after) == ["A" * 100]
+    status = start_attempt(
+        directory, notebook="attempt-01.ipynb"
+    )  # after one in JupyterLab, which has no file
+    end_attempt(directory, status, state="done")
+    assert link in row(tmp_path)
     (directory / "attempt-01.ipynb").rename(directory / "results.json")  # as in JupyterLab
     in_lab = row(tmp_path)
     assert f"<a href='../outputs/{NAME}/cpu-002/results.json'>cpu-002</a>" in in_lab

@@ -251,3 +251,17 @@ def test_a_point_that_runs_already_is_named_and_no_other_is_started(capsys):
         assert cli.main(["sweep", str(NOTEBOOK), "--profile", "tiny", "--seeds", "1-2"]) == 2
     assert f"rlnb: {folder / 'seed=2'}: process {os.getpid()} on " in capsys.readouterr().err
     assert states(str(folder)) == {}
+
+
+def test_set_wins_over_the_files_values_also_by_a_short_name():
+    path = write_sweep("set: {training.max_steps: 4}\ngrid: {model.lora_rank: [4, 8]}\n")
+    made = prepare_sweep(NOTEBOOK, profile="tiny", sweep=path, seeds=None, assignments=["max_steps=2"])
+    assert {each.training.max_steps for each in made.params.values()} == {2}
+
+
+def test_a_sweeps_folder_in_the_home_is_one_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write_notebook(NOTEBOOK, "print(seed)")
+    assert sweep("--seeds", "1", "--out=~/s").returncode == 0
+    assert Path("home/s/points.json").exists() and Path("home/s/seed=1/attempt-01.ipynb").exists()
+    assert not Path("~").exists()

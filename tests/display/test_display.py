@@ -130,6 +130,14 @@ def test_the_best_and_the_worst_completion_of_the_last_step_are_shown_by_the_sum
     assert table.caption == "The best and the worst of 4 completions of step 3."
 
 
+@pytest.mark.parametrize("content", [b"", b"PAR1", bytes(900)])
+def test_a_table_of_completions_that_is_not_whole_is_passed_over(tmp_path, content):
+    log_completions(tmp_path, 1, ["a"], ["ok"], code=[1.0])
+    (tmp_path / "checkpoints" / "completions" / "completions_00002.parquet").write_bytes(content)
+    assert show_best_and_worst(tmp_path).caption.endswith("of step 1.")
+    assert browse_completions(tmp_path).summary == "1 completions of 1 steps"
+
+
 def test_completions_are_folded_by_step_and_by_outcome_without_a_script(tmp_path):
     assert browse_completions(tmp_path).summary == "No completions were logged."
     for step in range(1, 31):

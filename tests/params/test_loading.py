@@ -66,9 +66,18 @@ def test_environment_values_have_the_type_of_their_field():
 def test_assignments_add_up_and_the_last_of_a_field_counts():
     params = with_set("seed=1", "training.max_steps=2", "training.resume=never", "seed=3")
     assert (params.seed, params.training.max_steps, params.training.resume) == (3, 2, "never")
-    assert parse_set("vllm.server_base_url=http://h/?a=b") == {"vllm": {"server_base_url": "http://h/?a=b"}}
+    assert parse_set("vllm.server_base_url=http://h/?a=b") == {"vllm.server_base_url": "http://h/?a=b"}
+    assert with_set("training.max_steps=4", "max_steps=2").training.max_steps == 2
+    assert with_set("max_steps=2", "training.max_steps=4").training.max_steps == 4
     with pytest.raises(ParamsError, match="is not an assignment"):
         parse_set("training.max_steps")
+
+
+def test_null_is_none_where_a_field_may_be_none_and_a_text_elsewhere():
+    for text, system in (("null", None), ("''", ""), ("", ""), ("Be brief.", "Be brief.")):
+        assert with_set(f"model.system={text}").model.system == system
+        assert with_environment(RLNB_MODEL__SYSTEM=text).model.system == system
+    assert with_set("tracking.project=null").tracking.project == "null"
 
 
 @given(
@@ -137,3 +146,9 @@ def test_a_short_name_stands_for_the_only_field_of_that_name_or_for_section_and_
     for notebook in MODELS:  # each field has a name that stands for it alone
         fields = list(list_fields(load_model_class(notebook)))
         assert [find_field(field.replace(".", "_"), fields) for field in fields] == fields
+
+
+def test_a_path_without_its_ending_is_no_profile(tmp_path):
+    (tmp_path / "mine.yaml").write_text("seed: 3\n")
+    with pytest.raises(ParamsError, match="is not in params/"):
+        load_params(NOTEBOOK, profile=str(tmp_path / "mine"), environ={})

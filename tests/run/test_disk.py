@@ -1,5 +1,7 @@
 """A disk that fills up: what is said, and what is left of the run that it ends."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from waiting import small_disk
 
@@ -32,6 +34,20 @@ def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for
         drop()
     with pytest.raises(FileNotFoundError), telling_full_disk(tmp_path):
         (tmp_path / "a" / "b").read_text()
+
+
+def test_a_file_that_several_write_at_a_time_is_always_one_of_theirs(tmp_path):
+    """As ranks do; threads have one process id, as processes on two hosts may have."""
+    path, texts = tmp_path / "params.yaml", ["one" * 500, "two" * 500]
+
+    def write(text: str) -> None:
+        for _ in range(200):
+            write_text(path, text)
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, texts))
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.fixture

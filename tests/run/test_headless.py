@@ -134,3 +134,9 @@ def test_a_check_does_not_reassure_where_a_run_does_not_fit(capsys, tmp_path):
         assert run(*options, *more, "model.check_memory=false") == 0
         *memory, last = capsys.readouterr().out.splitlines()
         assert last.endswith(f": {verdict}") and memory[0].startswith("memory: ")
+
+
+def test_a_value_that_the_parameters_cell_computes_is_refused(capsys):
+    cell = 'profile: str = "auto"\noutput_dir: str = "x"\nmax_steps: int = 2 * 8\n'
+    write_notebook(Path("grpo_code_execution.ipynb"), parameters=cell)
+    assert "max_steps is computed" in refused(capsys, "--set", "max_steps=3")

@@ -28,9 +28,9 @@ rank = int(os.environ.get("RANK", "0"))
 pathlib.Path(output_dir, f"pids{rank}").write_text(f"{os.getpid()} {os.getppid()}")
 """
 TRAINS_UNTIL_A_SIGNAL = """
-import torch
+from accelerate import PartialState
 from rlnb.run.stop_signal import StopSignal
-torch.distributed.init_process_group("gloo")
+PartialState(cpu=True)
 with StopSignal() as stop:
     for step in range(10**6):
         if step == 3:

@@ -1,6 +1,7 @@
 """Sizes of models against models themselves, and the estimate against what torch keeps."""
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,18 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
 
 def test_the_short_step_is_estimated_with_the_rows_that_it_computes_at_a_time():
     assert memory.HEAD_ROWS == cpu_trainer.HEAD_ROWS
+
+
+@pytest.mark.parametrize("size", [[48, 48, 48], None])
+def test_a_model_whose_layers_are_of_several_sizes_has_no_estimate(size, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL | {"intermediate_size": size}))
+    assert memory.load_model_sizes(str(tmp_path), "nowhere") is None
+
+
+def test_a_run_without_a_model_has_no_estimate():
+    params = load_params("compare_runs")
+    assert memory.describe_memory(params, A100) == []
+    assert memory.estimate_host_memory(params, A100, num_workers=2) == 0.0
 
 
 def test_writing_on_a_cpu_takes_a_second_copy_of_weights_in_16_bits(tmp_path):

@@ -10,7 +10,13 @@ from wandb_files import read_wandb_file
 
 from rlnb.params import load_params
 from rlnb.run.directory import DamagedRows
-from rlnb.run.tracking import label_run, open_tracker, read_metrics
+from rlnb.run.tracking import open_run_tracker, read_metrics
+
+
+def open_tracker(directory, *, step=0, **overrides):
+    """Return the tracker of a run in this directory."""
+    overrides = {"output_dir": str(directory), "model.id": "org/small", **overrides}
+    return open_run_tracker(load_params("mbpp_eval", profile="tiny", overrides=overrides), step=step)
 
 
 def rows_without_times(path):
@@ -18,7 +24,7 @@ def rows_without_times(path):
 
 
 def test_a_report_is_one_line_with_step_time_and_exact_names(tmp_path):
-    with open_tracker(tmp_path, config={}) as tracker:
+    with open_tracker(tmp_path) as tracker:
         tracker.report(1, {"reward/avg_batch_reward": np.float32(0.5), "kl": None, "loss": float("nan")})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     row = json.loads(line)
@@ -30,7 +36,7 @@ def test_a_line_torn_by_a_kill_is_dropped_and_reports_of_one_step_are_one_row(tm
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "time": 0, "reward": 0.5}\n{"step": 2, "ti')
     assert rows_without_times(path) == [{"step": 1, "reward": 0.5}]
-    with open_tracker(tmp_path, config={}, resume_step=1) as tracker:
+    with open_tracker(tmp_path, step=1) as tracker:
         tracker.report(2, {"reward": 1.0, "heldout/new/reward": 0.25})
         tracker.report(2, {"heldout/new/reward": 0.75})
     last = {"step": 2, "reward": 1.0, "heldout/new/reward": 0.75}
@@ -43,7 +49,7 @@ def test_a_damaged_line_is_left_out_with_a_warning_and_set_aside_by_a_run_that_g
     path.write_bytes(rows + b'{"step": 4, "reward": 2.5}\n' + line + b"\n")
     with pytest.warns(DamagedRows, match=re.escape(str(path))):
         assert [row["step"] for row in read_metrics(path)] == [1, 3, 4]
-    with open_tracker(tmp_path, config={}, resume_step=3) as tracker:
+    with open_tracker(tmp_path, step=3) as tracker:
         tracker.report(4, {"reward": 3.5})
     aside = tmp_path / "metrics.jsonl.damaged"
     assert str(aside) in capsys.readouterr().out
@@ -54,10 +60,10 @@ def test_a_damaged_line_is_left_out_with_a_warning_and_set_aside_by_a_run_that_g
 def test_tensorboard_reads_back_what_was_reported(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with open_tracker(tmp_path, config={}) as tracker:
+    with open_tracker(tmp_path) as tracker:
         for step in (1, 2, 3):
             tracker.report(step, {"reward/avg_batch_reward": step / 2, "kl": None})
-    with open_tracker(tmp_path, config={}, resume_step=2) as tracker:
+    with open_tracker(tmp_path, step=2) as tracker:
         tracker.report(3, {"reward/avg_batch_reward": 9.0})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert sorted(events.Tags()["scalars"]) == ["reward/avg_batch_reward"]
@@ -66,20 +72,17 @@ def test_tensorboard_reads_back_what_was_reported(tmp_path):
 
 
 def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(tmp_path, capfd):
-    params = load_params(
-        "mbpp_eval", profile="tiny", overrides={"output_dir": "outputs/a/tiny-003", "model.id": "org/small"}
-    )
-    offline = {"config": {"seed": 42}, "wandb": "offline", "labels": label_run(params)}
-    with open_tracker(tmp_path, **offline) as tracker:
+    directory, offline = tmp_path / "tiny-003", {"tracking.wandb": "offline"}
+    with open_tracker(directory, **offline) as tracker:
         tracker.report(7, {"reward/avg_batch_reward": 0.5, "kl": None})
         tracker.report(8, {"reward/avg_batch_reward": 0.25})  # killed before the checkpoint of this step
-    run_id = (tmp_path / "wandb_run_id.txt").read_text()
-    with open_tracker(tmp_path, **offline, resume_step=7) as tracker:
+    run_id = (directory / "wandb_run_id.txt").read_text()
+    with open_tracker(directory, **offline, step=7) as tracker:
         tracker.report(8, {"reward/avg_batch_reward": 0.75})
-    with open_tracker(tmp_path, **offline, resume_step=8) as tracker:  # the evaluation after training
+    with open_tracker(directory, **offline, step=8) as tracker:  # the evaluation after training
         tracker.report(8, {"mbpp_eval/pass_rate": 0.5})
     wandb.teardown()  # waits until all is on the disk
-    (path,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    (path,) = (directory / "wandb").glob("offline-run-*/*.wandb")
     rows, run = read_wandb_file(path)
     seen = [{k: v for k, v in row.items() if not k.startswith("_")} for row in rows]
     assert seen == [
@@ -87,18 +90,18 @@ def test_wandb_offline_is_one_folder_a_run_with_exact_names_and_each_step_once(t
         {"reward/avg_batch_reward": 0.75, "train/global_step": 8},
         {"mbpp_eval/pass_rate": 0.5, "train/global_step": 8},
     ]
-    times = [row["time"] for row in map(json.loads, (tmp_path / "metrics.jsonl").open())]
+    times = [row["time"] for row in map(json.loads, (directory / "metrics.jsonl").open())]
     assert [row["_timestamp"] for row in rows[:2]] == times[:2], "of the report, not of its copy"
     assert run.run_id == run_id
     assert run.display_name == "mbpp_eval small tiny-003"
     assert (run.run_group, run.job_type) == ("mbpp_eval", "tiny")
     assert list(run.tags) == ["mbpp_eval", "tiny", "small"], "what one filters by"
     said = capfd.readouterr()
-    assert said.out.count(f"wandb sync {tmp_path}") == 3 and said.err == ""
+    assert said.out.count(f"wandb sync {directory}") == 3 and said.err == ""
 
 
 def test_the_gpu_s_peak_memory_is_reported_where_there_is_a_gpu(tmp_path, monkeypatch):
-    with open_tracker(tmp_path, config={}) as tracker:
+    with open_tracker(tmp_path) as tracker:
         tracker.report(1, {"loss": 0.5})
         monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
         monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3 * 2**30)

@@ -36,8 +36,9 @@ def execute(
     try:
         with telling_full_disk(output.parent):
             papermill.execute_notebook(
-                notebook,
-                output,
+                *(
+                    str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, output)
+                ),  # are formatted
                 parameters=parameters,
                 engine_name="rlnb",
                 kernel_name=RlnbEngine.nb_kernel_name(None),
