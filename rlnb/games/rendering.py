@@ -56,11 +56,6 @@ class TextGame:
         """The name without parameters: "breakthrough"."""
         return self.name.partition("(")[0]
 
-    @property
-    def has_view(self) -> bool:
-        """Whether OpenSpiel can say what one player knows, or both players know the whole state."""
-        return self.remembers or self.observes or not self.has_hidden_information
-
     def new_state(self) -> pyspiel.State:
         """Return the start of a game, which may be a chance node (cards to deal)."""
         return self.game.new_initial_state()

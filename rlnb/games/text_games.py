@@ -68,7 +68,7 @@ def load_game(
         text_game = worded(game)
     else:
         text_game = TextGame(game, RULES.get(short_name, ""))
-    if not text_game.has_view:
+    if text_game.has_hidden_information and not (text_game.remembers or text_game.observes):
         raise ParamsError(f"{place} has no text of what one player alone knows; choose another game.")
     text_game.style, text_game.asks_for_thoughts = style, asks_for_thoughts
     return text_game

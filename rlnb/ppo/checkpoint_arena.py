@@ -59,9 +59,8 @@ def evaluate_checkpoint(
     print(describe_plan(matches, checkpoint, run))
     folder = Path(out) if out else new_folder(checkpoint)
     arena = Arena(
-        load_policy(run.model, seed=run.seed), GameRules(invalid=run.game.invalid), [],
-        acting=run.game, training=run.training, seed=run.seed, has_value=False,
-    )  # fmt: skip
+        load_policy(run.model, seed=run.seed), run, GameRules(invalid=run.game.invalid), [], has_value=False
+    )
     average = WeightSnapshot.take(arena.actor.policy)
     average.load(Path(checkpoint) / AVERAGE_FILE)
     rows: list[Match] = []

@@ -47,7 +47,7 @@ from rlnb.ppo.curriculum import (
     score_of_random_play,
 )
 from rlnb.ppo.params import PpoOpenspielParams, PpoTrainingParams
-from rlnb.selfplay.acting import make_encoder, make_player
+from rlnb.selfplay.acting import make_encoder
 from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.batch import Batch, Learner, Logprobs, LossAndSums, kl_terms, make_batch, ratio_figures
 from rlnb.selfplay.checkpoints import RunState
@@ -203,9 +203,8 @@ class PpoRun(GameRun[PpoOpenspielParams, PpoState]):
 
     def play(self, step: int) -> list[FinishedGame]:
         """Return this rank's games of an update, played by the policy's current weights."""
-        arena, params, assignments = self.arena, self.params, self.assign_games(self.state)
-        player = make_player(arena.actor, arena.encoder, params.game, params.training)
-        players: dict[str, Player | Opponent] = {LEARNER: player, **self.opponents}
+        arena, assignments = self.arena, self.assign_games(self.state)
+        players: dict[str, Player | Opponent] = {LEARNER: arena.player(), **self.opponents}
         with self.timed("rollout"), evaluating(self.policy):
             games = play_games([each.episode for each in assignments], players, rules=arena.rules)
         self.results = in_order_of_assignment(gather_object([collect_results(assignments, games)]))
@@ -227,7 +226,8 @@ class PpoRun(GameRun[PpoOpenspielParams, PpoState]):
         """
         metrics = self.mean_metrics(games, metrics)
         self.state, notes = next_state(self.state, self.results, metrics, self.params)
-        metrics["play/success_share"] = success_share(self.results)
+        successes = [result.score >= SUCCESS_SCORE for result in self.results if result.is_fresh]
+        metrics["play/success_share"] = float(np.mean(successes)) if successes else math.nan
         pairings = self.curriculum.pairings[self.state.curriculum.stage]
         metrics["curriculum/random_score"] = score_of_random_play(pairings)
         metrics |= self.state.curriculum.metrics()
@@ -264,7 +264,7 @@ def make_ppo_run(
     The arena has all games of the curriculum, against those of `evaluation.opponents` that can play each
     game, and against its opponents in the stages.
     """
-    acting, training = params.game, params.training
+    training = params.training
     pairings = [pairing for stage_pairings in curriculum.pairings for pairing in stage_pairings]
     opponents = []
     for game in curriculum.games.values():
@@ -272,11 +272,10 @@ def make_ppo_run(
         playable = playable_opponents(game, params.evaluation.opponents)
         opponents.append((game, tuple(dict.fromkeys([*playable, *stage_opponents]))))
     arena = Arena(
-        policy, GameRules(reward, acting.invalid), opponents, acting=acting, training=training,
-        seed=params.seed, has_value=True, exact=params.evaluation.exact, names_games=True,
-    )  # fmt: skip
+        policy, params, GameRules(reward, params.game.invalid), opponents, has_value=True, names_games=True
+    )
     learner = Learner(
-        arena.actor, training, temperature=acting.temperature,
+        arena.actor, training, temperature=params.game.temperature,
         value_learning_rate=training.value_learning_rate, has_reference=training.init_kl_coef > 0,
     )  # fmt: skip
     return PpoRun(params, arena, learner, PpoState(kl_coef=training.init_kl_coef), curriculum=curriculum)
@@ -344,12 +343,6 @@ def weigh_turns(trajectories: Sequence[Trajectory], *, weigh: str, mean_length: 
     lengths = np.array([len(trajectory.turns) for trajectory in trajectories])
     weights = np.ones(len(lengths)) if weigh == "turns" else mean_length / np.maximum(lengths, 1)
     return np.repeat(weights, lengths)
-
-
-def success_share(results: Sequence[GameResult]) -> float:
-    """Return the share of the fresh games that are successes; NaN without fresh games."""
-    successes = [result.score >= SUCCESS_SCORE for result in results if result.is_fresh]
-    return float(np.mean(successes)) if successes else float("nan")
 
 
 def next_state(

@@ -27,8 +27,8 @@ from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
 from rlnb.policy.prompts import Chat, opened_thought
-from rlnb.selfplay.params import ActingParams, UpdateParams
-from rlnb.selfplay.rollouts import Choice, Player, Request, Turn
+from rlnb.selfplay.params import ActingParams
+from rlnb.selfplay.rollouts import Choice, Request, Turn
 
 NOT_ALLOWED = -1
 ROWS_IN_FLOAT32 = 16_384  # of the unembedding, converted at a time: 160 MiB at a width of 2,560
@@ -400,28 +400,21 @@ class ConstrainedPlayer:
         """Return the exact policy of each prompt: float64 (num_legal,), in the order of its actions."""
         ids = self.encoder.prompt_ids(prompts)
         tries = [self.encoder.trie(actions) for actions in legal]
-        distributions = iter(
-            self.compute_distributions(
-                [
-                    Position(prompt + prefix, trie.children[prefix])
-                    for prompt, trie in zip(ids, tries, strict=True)
-                    for prefix in trie.branchings
-                ]
-            )
-        )
+        positions = [
+            Position(prompt + prefix, trie.children[prefix])
+            for prompt, trie in zip(ids, tries, strict=True)
+            for prefix in trie.branchings
+        ]
+        distributions = dict(zip(positions, self.compute_distributions(positions), strict=True))
         policies = []
-        for trie in tries:
-            by_prefix = {
-                (*prefix, token): probability
-                for prefix in trie.branchings
-                for token, probability in zip(
-                    trie.children[prefix], next(distributions).probabilities, strict=True
-                )
-            }
+        for prompt, trie in zip(ids, tries, strict=True):
             policy = np.ones(len(trie.leaves))
             for leaf, index in trie.leaves.items():
-                for count in range(1, len(leaf) + 1):
-                    policy[index] *= by_prefix.get(leaf[:count], 1.0)
+                for count, token in enumerate(leaf):
+                    allowed = trie.children[leaf[:count]]
+                    if len(allowed) > 1:
+                        distribution = distributions[Position(prompt + leaf[:count], allowed)]
+                        policy[index] *= distribution.probabilities[allowed.index(token)]
             policies.append(policy / policy.sum())
         return policies
 
@@ -465,12 +458,3 @@ class FreePlayer:
             )  # fmt: skip
             turns.append(turn)
         return turns
-
-
-def make_player(actor: ActorCritic, encoder: Encoder, acting: ActingParams, training: UpdateParams) -> Player:
-    """Return a player with the policy's present weights, which answers as `acting` says."""
-    if acting.acting == "constrained":
-        return ConstrainedPlayer(actor, encoder, acting.temperature, training.tokens_per_pass)
-    return FreePlayer(
-        actor, encoder, acting.temperature, acting.max_new_tokens, acting.batch_size, training.tokens_per_pass
-    )

@@ -20,16 +20,16 @@ from rlnb.games.exact import TicTacToeResult, measure_rows, nash_conv, probabili
 from rlnb.games.opponent_names import USUAL_SIMULATIONS, count_simulations, opponent_kind
 from rlnb.games.opponents import best_scores, has_usual_parameters, load_opponent, yardstick
 from rlnb.games.text_games import TextGame, load_game
-from rlnb.params.sections import NotebookParams, value_of
 from rlnb.policy.adapters import WeightSnapshot
 from rlnb.policy.loading import Policy
 from rlnb.run.health import CUT_MOVES, INVALID_MOVES, MAX_CUT_SHARE, MAX_INVALID_SHARE
-from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, make_encoder, make_player
-from rlnb.selfplay.params import ActingParams, UpdateParams
+from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, make_encoder
+from rlnb.selfplay.params import GameRunParams
 from rlnb.selfplay.rollouts import (
     LEARNER,
     FinishedGame,
     GameRules,
+    Player,
     collect_trajectories,
     collect_turns,
     paired_episodes,
@@ -97,32 +97,38 @@ class ArenaEvaluation:
 class Arena:
     """A policy with the games and opponents by which it is measured; it answers as in training.
 
-    opponents: each game with the names of its opponents. has_value: whether its actor has a value head.
-    exact: whether to measure without sampling where the game allows it. names_games: whether metrics begin
-    with the name of the game. Raises PolicyUnavailable for a model whose logits cannot be read.
+    params: of the run. opponents: each game with the names of its opponents. has_value: whether its actor has
+    a value head. names_games: whether metrics begin with the name of the game. Raises PolicyUnavailable for a
+    model whose logits cannot be read.
     """
 
     policy: Policy
+    params: GameRunParams
     rules: GameRules
     opponents: Sequence[tuple[TextGame, tuple[str, ...]]]
     _: KW_ONLY
-    acting: ActingParams
-    training: UpdateParams
-    seed: int
     has_value: bool
-    exact: bool = True
     names_games: bool = False
 
     def __post_init__(self) -> None:
         self.actor = ActorCritic(self.policy, has_value=self.has_value)
         self.actor.check_logits()
-        self.encoder = make_encoder(self.acting, self.policy.chat)
+        self.encoder = make_encoder(self.params.game, self.policy.chat)
+
+    def player(self) -> Player:
+        """Return a player with the policy's present weights, which answers as `game.acting` says."""
+        game = self.params.game
+        if game.acting == "constrained":
+            return self.constrained()
+        return FreePlayer(
+            self.actor, self.encoder, game.temperature, game.max_new_tokens, game.batch_size,
+            self.params.training.tokens_per_pass,
+        )  # fmt: skip
 
     def constrained(self) -> ConstrainedPlayer:
         """Return a player with the policy's present weights that samples among the legal moves."""
         return ConstrainedPlayer(
-            self.actor, self.encoder, self.acting.temperature,
-            max_tokens_per_pass=self.training.tokens_per_pass,
+            self.actor, self.encoder, self.params.game.temperature, self.params.training.tokens_per_pass
         )  # fmt: skip
 
     def probabilities(self, game: TextGame, states: Sequence[pyspiel.State]) -> list[np.ndarray]:
@@ -135,35 +141,11 @@ class Arena:
         """Return a context in which the policy has these weights; None for its present ones."""
         return snapshot.applied_to(self.policy) if snapshot else nullcontext()
 
-    def play_matches(
-        self,
-        snapshots: Mapping[str, WeightSnapshot | None],
-        *,
-        num_games: int,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Match]:
-        """Return the matches against all opponents in all games with each snapshot, answering as in training.
-
-        snapshots: None means the policy's present weights. num_games: against each opponent in each game,
-        half of them from each seat.
-        """
-        rows: list[Match] = []
-        pairs = [
-            (weights, game, name) for weights in snapshots for game, names in self.opponents for name in names
-        ]
-        for num_done, (weights, game, name) in enumerate(pairs, start=1):
-            with self.using(snapshots[weights]):
-                rows += self.play_match(game, name, num_games=num_games, weights=weights)
-            if progress:
-                progress(num_done, len(pairs))
-        return rows
-
     def play_match(self, game: TextGame, opponent: str, *, num_games: int, weights: str) -> list[Match]:
         """Return the matches of both seats against one opponent. weights: the name of the present ones."""
-        learner = make_player(self.actor, self.encoder, self.acting, self.training)
         other = load_opponent(opponent, game, field="evaluation.opponents")
-        episodes = paired_episodes(game, opponent, num_games, seed=ARENA_SEED + self.seed)
-        games = play_games(episodes, {LEARNER: learner, opponent: other}, rules=self.rules)
+        episodes = paired_episodes(game, opponent, num_games, seed=ARENA_SEED + self.params.seed)
+        games = play_games(episodes, {LEARNER: self.player(), opponent: other}, rules=self.rules)
         return summarise_matches(games, game, weights=weights)
 
     def measure(
@@ -175,10 +157,19 @@ class Arena:
     ) -> ArenaEvaluation:
         """Return the evaluation of the present weights and of their average.
 
-        Both play as in training, and are measured exactly where the game allows it.
+        Both play as in training, and are measured exactly where the game allows it. num_games: against each
+        opponent in each game, half of them from each seat.
         """
         snapshots = {"last": None, "average": average}
-        rows = self.play_matches(snapshots, num_games=num_games, progress=progress)
+        pairs = [
+            (weights, game, name) for weights in snapshots for game, names in self.opponents for name in names
+        ]
+        rows: list[Match] = []
+        for num_done, (weights, game, name) in enumerate(pairs, start=1):
+            with self.using(snapshots[weights]):
+                rows += self.play_match(game, name, num_games=num_games, weights=weights)
+            if progress:
+                progress(num_done, len(pairs))
         exact, metrics = self.measure_exactly(average)
         for game, _ in self.opponents:
             for name, value in match_metrics(select_matches(rows, game=game.name)).items():
@@ -190,16 +181,16 @@ class Arena:
         average: WeightSnapshot,
         label: str,
         *,
-        params: NotebookParams,
         num_games: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> ArenaEvaluation:
         """Return `measure`, kept in arena_<label>.json of the run; see `rlnb.evaluations.measure_once`.
 
-        label: "before", "step-20" or "after". params: of the run.
+        label: "before", "step-20" or "after".
         """
+        params = self.params
         return measure_once(
-            Path(value_of(params, "output_dir"), f"arena_{label}.json"),
+            Path(params.output_dir, f"arena_{label}.json"),
             lambda: self.measure(average, num_games=num_games, progress=progress),
             kind=ArenaEvaluation,
             policy=self.policy,
@@ -208,7 +199,7 @@ class Arena:
             settings={
                 **params.model_dump(mode="json", include={"seed", "model", "game"}),
                 "opponents": [(game.name, names) for game, names in self.opponents],
-                "exact": self.exact,
+                "exact": params.evaluation.exact,
                 "num_games": num_games,
             },
             warn=lambda played: describe_answers(played.rows),
@@ -218,7 +209,8 @@ class Arena:
         """Return tic-tac-toe's results by way to play, and the metrics of all games with exact measures."""
         exact: dict[str, TicTacToeResult] = {}
         metrics: dict[str, float] = {}
-        for game in [game for game, _ in self.opponents if self.exact and is_exact(game)]:
+        games = [game for game, _ in self.opponents if is_exact(game)]
+        for game in games if self.params.evaluation.exact else []:
             for snapshot, infix, prefix in ((None, "", ""), (average, "average/", "average, ")):
                 with self.using(snapshot):
                     values, results = exact_measures(game, partial(self.probabilities, game))

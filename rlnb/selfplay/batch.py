@@ -342,7 +342,7 @@ class Learner:
         Raises TrainingDiverged where the first ratios are not 1, or a loss or gradient is not finite; the
         weights are then as before the failed step.
         """
-        training, sums = self.training, defaultdict[str, float](float)
+        training, sums, deviation = self.training, defaultdict[str, float](float), 0.0
         self.set_learning_rate(training.learning_rate_at(step))
         old, anchor = self.compute_logprobs(batch), self.compute_anchor_logprobs(batch)
         weight = float(sum_over_ranks(batch.weights_b.sum())) / training.num_mini_batches
@@ -379,7 +379,7 @@ class Learner:
         metrics |= {
             "learning_rate": training.learning_rate_at(step),
             "update/entropy_coef": training.entropy_coef_at(step),
-            "update/first_ratio_deviation": deviation if sums else 0.0,
+            "update/first_ratio_deviation": deviation,
         }
         if anchor is not None:
             name = "update/magnet_kl" if self.magnet else "kl"

@@ -84,7 +84,7 @@ def make_bars(game: TextGame, state: pyspiel.State, turn: Record | None, chosen:
     elif turn and len(words) == 1:
         shares = dict.fromkeys(words, 1.0)
     return [
-        Bar(text, shares.get(action), action == chosen, marked_cell(rows, action))
+        Bar(text, shares.get(action), action == chosen, marked_cell(game, rows, action))
         for action, text in words.items()
     ]
 
@@ -94,9 +94,9 @@ def grid_rows(game: TextGame, state: pyspiel.State) -> list[str]:
     return board_rows(state) if game.short_name in GRIDS else []
 
 
-def marked_cell(rows: Sequence[str], action: int) -> int | None:
+def marked_cell(game: TextGame, rows: Sequence[str], action: int) -> int | None:
     """Return the cell, counted row by row, that an action marks; None for games without a grid."""
-    if len(rows) <= 3:  # of tic-tac-toe, or none
+    if game.short_name != "connect_four":
         return action if rows else None
     lowest = max(row for row, cells in enumerate(rows) if cells[action] == ".")
     return lowest * len(rows[0]) + action

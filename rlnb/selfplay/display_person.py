@@ -95,7 +95,7 @@ class PlayAgainst(Panel):
 
     def _board(self, rows: Sequence[str]) -> widgets.GridBox:
         """Return a board whose free cells are the buttons of the moves that mark them."""
-        actions = {marked_cell(rows, action): action for action in self.buttons}
+        actions = {marked_cell(self.game, rows, action): action for action in self.buttons}
         cells = []
         for cell, mark in enumerate("".join(rows)):
             text, _, colour = SYMBOLS[mark]

@@ -227,11 +227,13 @@ class GameInProgress:
         game = cls(episode, rules, episode.game.new_state(), random.Random(episode.seed))
         game.deal(opening)
         for _ in range(opening.randint(0, episode.max_opening_plies)):
-            action = opening.choice(game.state.legal_actions())
-            if game.state.child(action).is_terminal():
-                break
-            game.move(action, is_random=True)
+            before, num_moves = game.state.clone(), len(game.moves)
+            game.move(opening.choice(game.state.legal_actions()), is_random=True)
             game.deal(opening)
+            if game.is_over:  # by the move, or by what chance made of it
+                game.state = before
+                del game.moves[num_moves:]
+                break
         game.pass_to_player()
         return game
 
@@ -258,8 +260,9 @@ class GameInProgress:
         return int(self.state.current_player())
 
     def move(self, action: int, *, is_random: bool = False) -> None:
-        self.moves.append(Move(self.seat, action, is_random))
-        self.episode.game.apply(self.state, action)
+        move = Move(self.seat, action, is_random)
+        self.episode.game.apply(self.state, action)  # raises ValueError for an illegal one
+        self.moves.append(move)
 
     def request(self) -> Request:
         game, state = self.episode.game, self.state

@@ -24,7 +24,7 @@ from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.results import mbpp_metrics
 from rlnb.mbpp.samples import Sample
 from rlnb.policy import Policy, save_adapters
-from rlnb.policy.adapters import rewind
+from rlnb.policy.adapters import first_weights, rewind
 from rlnb.run.checkpoints import checkpoint_to_resume
 from rlnb.run.directory import cut_rows, log_line
 from rlnb.run.health import Health, check_alarms
@@ -137,8 +137,8 @@ class GameRun(Generic[AnyParams, AnyState]):
         state, training, evaluation = self.state, self.params.training, self.params.evaluation
         check_alarms(state.alarms, metrics, first_length=state.first_length)
         values = {**metrics, "play/num_games": float(state.num_games)}
+        records = gather_object([{"step": state.step, **game.as_record()} for game in games])
         if rank() == 0:
-            records = [{"step": state.step, **game.as_record()} for game in games]
             lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
             with self.games_file.open("a", encoding="utf-8") as file:
                 file.writelines(lines)
@@ -174,9 +174,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         """Return the metrics of play and of MBPP in between, from `evaluation.interval_games` games."""
         num_games = self.params.evaluation.interval_games
         with memory_advice(self.params):
-            played = self.arena.measure_once(
-                self.learner.average, f"step-{step}", params=self.params, num_games=num_games
-            )
+            played = self.arena.measure_once(self.learner.average, f"step-{step}", num_games=num_games)
             solved = self.mbpp.measure(self.policy, f"step-{step}")
         return {**played.metrics, **mbpp_metrics(solved)}
 
@@ -188,11 +186,11 @@ class GameRun(Generic[AnyParams, AnyState]):
         if not self.params.evaluation.enabled:
             return None, []
         mbpp_bar = progress_bar(f"{label}: MBPP") if self.params.mbpp.enabled else None
+        average = first_weights(self.policy) if label == "before" else self.learner.average
         with memory_advice(self.params):
             played = self.arena.measure_once(
-                self.learner.average,
+                average,
                 label,
-                params=self.params,
                 num_games=self.params.evaluation.num_games,
                 progress=progress_bar(label),
             )

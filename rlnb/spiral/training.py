@@ -22,7 +22,6 @@ from rlnb.advantages.groups import repeat_by_turn
 from rlnb.games.text_games import TextGame
 from rlnb.policy import Policy
 from rlnb.policy.generation import evaluating
-from rlnb.selfplay.acting import make_player
 from rlnb.selfplay.arena import Arena
 from rlnb.selfplay.batch import Batch, Learner, Logprobs, LossAndSums, kl_terms, make_batch, ratio_figures
 from rlnb.selfplay.checkpoints import RunState
@@ -124,10 +123,8 @@ class SelfPlayRun(GameRun[SpiralSelfPlayParams, SelfPlayState]):
 
     def play(self, step: int) -> list[FinishedGame]:
         """Return this rank's games of an update, in which the policy's current weights play both seats."""
-        arena, params = self.arena, self.params
-        player = make_player(arena.actor, arena.encoder, params.game, params.training)
         with self.timed("rollout"), evaluating(self.policy):
-            return play_games(self.episodes(step), {LEARNER: player}, rules=arena.rules)
+            return play_games(self.episodes(step), {LEARNER: self.arena.player()}, rules=self.arena.rules)
 
     def update(self, batch: Batch, loss: Callable[..., LossAndSums]) -> dict[str, float]:
         """Update the policy by a loss such as `spiral_loss`, and return metrics."""
@@ -162,9 +159,8 @@ def make_self_play_run(
 ) -> SelfPlayRun:
     """Return a run that starts from the policy's weights. reward: as in `GameRules`."""
     arena = Arena(
-        policy, GameRules(reward, params.game.invalid), [(game, params.evaluation.opponents)],
-        acting=params.game, training=params.training, seed=params.seed,
-        has_value=params.advantage.has_value, exact=params.evaluation.exact,
+        policy, params, GameRules(reward, params.game.invalid), [(game, params.evaluation.opponents)],
+        has_value=params.advantage.has_value,
     )  # fmt: skip
     learner = Learner(arena.actor, params.training, temperature=params.game.temperature)
     return SelfPlayRun(params, arena, learner, SelfPlayState())

@@ -10,7 +10,6 @@ from pytest import approx
 from scripted_play import X_WINS, line, one_game
 
 from rlnb.advantages.gae import gae
-from rlnb.advantages.group import group_advantages
 from rlnb.advantages.leave_one_out import leave_one_out
 from rlnb.advantages.role import role_advantages
 from rlnb.ppo.training import normalize_advantages
@@ -58,11 +57,6 @@ def test_leave_one_out_compares_with_the_mean_of_the_others_of_the_role():
 
 def test_who_is_alone_in_its_group_has_advantage_0():
     assert leave_one_out([3.0, 1.0, 2.0], [0, 1, 1]).tolist() == [0.0, -1.0, 1.0]
-    assert group_advantages([3.0], [0]).tolist() == [0.0]
-
-
-def test_a_group_is_measured_against_its_mean():
-    assert group_advantages([2.0, 0.0, 5.0, 5.0], [0, 0, 1, 1]).tolist() == [1.0, -1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,13 @@ def test_each_probability_belongs_to_its_move_and_cell(play):
         assert frame.answers[frame.mover] == (game.roles[frame.mover], turn.text)
 
 
-def test_a_disc_lands_in_the_cell_that_the_replay_marked(play):
-    game, played = play("connect_four")
+@pytest.mark.parametrize("name", ["connect_four", "connect_four(columns=3,rows=2)"])
+def test_a_disc_lands_in_the_cell_that_the_replay_marked(name, play):
+    game, played = play(name)
     frames = make_frames(played, game)
     for before, after in zip(frames, frames[1:], strict=False):
-        changed = [cell for cell in range(42) if before.cells[cell] != after.cells[cell]]
+        cells = range(len(before.cells))
+        changed = [cell for cell in cells if before.cells[cell] != after.cells[cell]]
         assert changed == [before.chosen.cell] == [after.last]
 
 
@@ -111,6 +113,8 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
     game = compact("tic_tac_toe")
     panel = PlayAgainst(game, player, seed=3)
     assert sorted(panel.buttons) == list(range(9))
+    with pytest.raises(ValueError, match="99 is not legal"):
+        panel.choose(99)
     panel.buttons[4].click()
     moves = panel.playing.moves
     assert moves[0].action == 4 and len(moves) == 2

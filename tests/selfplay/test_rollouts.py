@@ -139,3 +139,10 @@ def test_games_of_a_group_share_their_opening_and_differ_behind_it(game):
     assert len(set(starts)) > 5
     histories = [len({played.history for played in games[k : k + 4]}) for k in range(0, 120, 4)]
     assert sum(count > 1 for count in histories) > 15
+
+
+def test_no_opening_ends_a_game_that_chance_ends():
+    game = load_game("markov_soccer(horizon=2)")  # over behind the draw of who moves first
+    episodes = self_play_episodes(game, 50, seed=9, max_opening_plies=4)
+    games = play_games(episodes, {"policy": Scripted(any_legal)})
+    assert all(len(played.moves) > 0 and any(each.turns for each in played.trajectories) for played in games)

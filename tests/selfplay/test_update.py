@@ -1,5 +1,6 @@
 """One update does what its equation says, and leaves the weights alone where it cannot."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -218,5 +219,11 @@ def test_a_mini_batch_without_turns_makes_no_step(cache_dir, turns):
     """The optimizer would follow former gradients."""
     batch = toy([turn for turn in turns["tic_tac_toe"] if turn.choices][:2])
     learner = learner_with(tiny_actor(cache_dir), num_mini_batches=5, num_epochs=3)
-    sums, _ = learner.update(batch, partial(spiral_loss, params=params_with(), step=0), seed=0, step=0)
+    loss = partial(spiral_loss, params=params_with(), step=0)
+    sums, _ = learner.update(batch, loss, seed=0, step=0)
     assert sums["steps"] == 2 * 3
+    before = WeightSnapshot.take(learner.actor.policy).values
+    sums, metrics = learner.update(toy([]), loss, seed=0, step=1)  # only forced moves in all games
+    assert not sums["steps"] and all(map(math.isfinite, metrics.values()))
+    after = WeightSnapshot.take(learner.actor.policy).values
+    assert all(torch.equal(before[name], after[name]) for name in before)

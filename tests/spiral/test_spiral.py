@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from self_play_run import CPU, checkpoint_of, differing, in_directory, make_run, params_of, rows_of, train_run
 from tiny_actor import tiny_actor
 
@@ -108,32 +107,6 @@ def test_twelve_updates_of_kuhn_bring_play_nearer_to_equilibrium(cache_dir, tmp_
     rows = train_run(params_of(cache_dir, seed=1, advantage={"kind": "rae"}, **KUHN), tmp_path)
     assert rows[0]["exact/nash_conv"] > 0.8
     assert 0 < rows[-1]["exact/nash_conv"] < 0.5
-
-
-def weights_after_training(cache_dir, output_dir, **functions) -> list[float]:
-    """Return the trained weights of a short run."""
-    training = {"max_steps": 2, "entropy_coef": 0.0, "final_entropy_coef": 0.0, "magnet_coef": 0.0}
-    params = in_directory(params_of(cache_dir, advantage={"kind": "rae"}, training=training), output_dir)
-    run = make_run(params)
-    spiral_training.train(run, **functions)
-    return torch.cat([weight.flatten() for weight in run.learner.actor.parameters_to_train()]).tolist()
-
-
-def test_a_loss_or_an_estimator_handed_to_the_loop_is_what_trains(cache_dir, tmp_path):
-    """tests/selfplay/test_recipe_cells.py edits the loop itself."""
-    usual = weights_after_training(cache_dir, tmp_path / "usual")
-
-    def no_loss(*arguments, **options):
-        loss, figures = spiral_training.spiral_loss(*arguments, **options)
-        return 0.0 * loss, figures
-
-    def no_advantages(trajectories, baselines):
-        return np.zeros(len(collect_turns(trajectories))), dict(baselines)
-
-    by_loss = weights_after_training(cache_dir, tmp_path / "loss", loss=no_loss)
-    by_estimator = weights_after_training(cache_dir, tmp_path / "estimator", estimate=no_advantages)
-    # Without a gradient the weights stay; AdamW's decay is 0.
-    assert by_loss == by_estimator != usual
 
 
 def test_a_loop_that_was_left_goes_on_when_its_cell_is_run_again(cache_dir, tmp_path):
