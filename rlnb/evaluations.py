@@ -13,7 +13,7 @@ from pydantic_core import to_json, to_jsonable_python
 from rlnb.errors import ParamsError
 from rlnb.machine import rank
 from rlnb.policy import Policy, generate
-from rlnb.policy.adapters import WeightSnapshot, adapters_off, first_weights, hash_trained, was_trained
+from rlnb.policy.adapters import WeightSnapshot, first_weights, hash_trained, was_trained
 from rlnb.policy.prompts import Prompt
 from rlnb.results import load_results, to_plain_data, write_record
 from rlnb.run.directory import say
@@ -70,12 +70,12 @@ def measure_once(
 def answer_before_and_after(
     policy: Policy, prompt: Prompt, *, function: str, max_new_tokens: int
 ) -> list[str]:
-    """Return two greedy answers to a prompt: the model's without its adapters, and with them.
+    """Return two greedy answers to a prompt: by the weights before the training in this process, and after.
 
     function: the name of the function that the answer defines, "" for another program.
     """
     answers = []
-    for weights in (adapters_off(policy), nullcontext()):
+    for weights in (first_weights(policy).applied_to(policy), nullcontext()):
         with weights:
             answers += generate(
                 policy,

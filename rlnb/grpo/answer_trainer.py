@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from datasets import Dataset
+from peft import PeftModel
 from transformers import PreTrainedModel, StoppingCriteriaList
 from trl import GRPOConfig, GRPOTrainer
 
@@ -45,7 +46,12 @@ class AnswerTrainer(GRPOTrainer):
         if args and args.use_vllm and not isinstance(model, str) and not args.generation_kwargs:
             args.generation_kwargs = choose_vllm_stops(model, train_dataset)
         settings = {name: getattr(args, name) for name in SETTINGS_OF_LEARNING} if args else {}
+        adapters = []
+        if isinstance(model, PreTrainedModel | PeftModel) and getattr(model, "is_loaded_in_4bit", False):
+            adapters = [(each, each.data) for each in model.parameters() if each.requires_grad]
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **options)
+        for parameter, values in adapters:  # TRL has rounded them to bfloat16: most updates would be lost
+            parameter.data = values
         check_as_asked(self.args, settings)
 
     def create_model_card(self, *_: object, **__: object) -> None:

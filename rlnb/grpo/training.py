@@ -56,17 +56,16 @@ def choose_trainer(policy: Policy) -> type[AnswerTrainer]:
 
 
 def prepare_adapters(trainer: GRPOTrainer) -> None:
-    """Undo two things that TRL does to adapters, before `train()` wraps or loads them.
+    """Undo two things before `train()` wraps or loads the adapters.
 
-    With beta > 0 it copies the fresh ones as "ref". But transformers loads from a checkpoint with two sets
-    only the second, so a resumed run would start from scratch; without a copy TRL's reference is the model
-    with its adapters off, which is the same policy. And TRL makes the adapters of 4-bit models bfloat16: most
-    updates would round to nothing, and fp16's gradient scaler refuses them. They become float32 again.
+    With beta > 0 TRL copies them as "ref". But transformers loads from a checkpoint with two sets only the
+    second, so a resumed run would start from scratch; without a copy TRL's reference is the model without
+    adapters, also in a run that began with `model.adapters`. And fp16's gradient scaler refuses trained
+    weights of 16 bits.
     """
-    adapters = getattr(trainer.model, "peft_config", {})
-    if "ref" in adapters:
+    if "ref" in getattr(trainer.model, "peft_config", {}):
         trainer.model.delete_adapter("ref")
-    if trainer.args.fp16 or adapters:
+    if trainer.args.fp16:
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()

@@ -37,6 +37,7 @@ from rlnb.policy.loading import (
     load_policy,
     load_whole,
     save_adapters,
+    save_tokenizer,
 )
 from rlnb.run.disk import written_whole
 
@@ -189,7 +190,7 @@ def save_merged(
     merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id
     # transformers 5.17 takes "down_proj$", a pattern, for the name that dequantized experts had in the file.
     merged.save_pretrained(directory, save_original_format=not is_mxfp4)
-    policy.tokenizer.save_pretrained(directory)
+    save_tokenizer(policy.tokenizer, directory)
 
 
 def return_memory() -> None:
@@ -205,6 +206,11 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
 
     transformers 5.17 saves MXFP4 only from its CUDA kernels' layout; unsloth 2026.10.7 quantizes every layer.
     """
+    whole = [name for name, _ in policy.model.named_parameters() if ".modules_to_save." in name]
+    if whole:
+        raise ExportFailed(
+            f"mxfp4 holds LoRA alone, and {whole[0]} is trained as a whole; write merged_16bit or lora"
+        )
     deltas = {  # what the adapters add to each weight, by its name in the base: float32 (out, in)
         f"{name.removeprefix('base_model.model.')}.weight": module.get_delta_weight("default")
         .detach()
@@ -222,7 +228,7 @@ def save_mxfp4(policy: Policy, directory: Path, params: ModelParams) -> None:
         save_file(tensors, directory / shard.name, metadata={"format": "pt"})
     if deltas or not shards:
         raise ExportFailed(f"{folder}: has no weights {', '.join(sorted(deltas)[:3])} in 16 bits")
-    policy.tokenizer.save_pretrained(directory)
+    save_tokenizer(policy.tokenizer, directory)
     for name in ("config.json", "generation_config.json", "model.safetensors.index.json"):
         if (folder / name).exists():
             shutil.copyfile(folder / name, directory / name)

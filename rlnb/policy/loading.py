@@ -122,8 +122,12 @@ def leave_memory_to_the_system() -> None:
 def load_tokenizer(params: ModelParams) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone, in a second, to measure prompts before the model is loaded."""
     source = find_model(params.model_copy(update={"id": loaded_id(params)}))
+    # Else mistral-common, which vLLM brings, takes over models with a tekken.json, and has no backend.
+    form = {"mistral_format": False}
+    if int(version("transformers").partition(".")[0]) < 5:
+        form = {}
     with explain_load_errors(params):
-        return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir)
+        return AutoTokenizer.from_pretrained(source, cache_dir=params.cache_dir, **form)
 
 
 def find_model(params: ModelParams) -> str:
@@ -348,18 +352,46 @@ def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def keep_first_blank(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let decoded text begin with its blank; sentencepiece's decoders drop it, as if nothing came before."""
-    decoding = tokenizer.backend_tokenizer.decoder
+    """Let decoded text begin with its blank; sentencepiece's decoders drop it, as if nothing came before.
+
+    `save_tokenizer` writes the rules that were published.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # None: a tokenizer written in Python
+    decoding = backend.decoder if backend is not None else None
     if decoding is None:
         return
-    written = json.loads(decoding.__getstate__())
+    published = decoding.__getstate__()
+    written = json.loads(published)
     for part in (parts := written.get("decoders", [written])):
         if part["type"] == "Metaspace":
             part["prepend_scheme"] = "never"
     if "decoders" in written:
         written["decoders"] = [part for part in parts if part["type"] != "Strip"]
-    decoding.__setstate__(json.dumps(written).encode())
+    if written != json.loads(published):
+        tokenizer.published_decoder = published
+        set_decoder(tokenizer, json.dumps(written).encode())
+
+
+def set_decoder(tokenizer: PreTrainedTokenizerBase, rules: bytes) -> bytes:
+    """Let a tokenizer decode by these rules, and return those that it had."""
+    decoding = tokenizer.backend_tokenizer.decoder
+    before: bytes = decoding.__getstate__()
+    decoding.__setstate__(rules)
     tokenizer.backend_tokenizer.decoder = decoding
+    return before
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write a tokenizer, with the decoder that it was published with."""
+    published = vars(tokenizer).get("published_decoder")
+    if published is None:
+        tokenizer.save_pretrained(directory)
+        return
+    ours = set_decoder(tokenizer, published)
+    try:
+        tokenizer.save_pretrained(directory)
+    finally:
+        set_decoder(tokenizer, ours)
 
 
 def use_plain_sampling(model: PreTrainedModel) -> None:
@@ -412,6 +444,6 @@ def save_adapters(policy: Policy, directory: str | Path) -> Path:
             policy.model.save_pretrained(directory)
         if not had_card:  # peft's says "More Information Needed" forty times
             card.unlink(missing_ok=True)
-        policy.tokenizer.save_pretrained(directory)
+        save_tokenizer(policy.tokenizer, directory)
         write_base(directory, policy.source)
     return directory

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
 
 from rlnb.policy.generation import batches, generating
 from rlnb.policy.loading import Policy
@@ -63,14 +64,17 @@ def continue_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def read_front(policy: Policy, heads: Sequence[list[int]]) -> Front:
     """Return how many tokens several rows begin with, their last one left out, and the cache of those.
 
-    0 and None where there are none, or if the model's cache, as of unsloth's Llamas, cannot be repeated.
+    0 and None where there are none, or if the model's cache, as of unsloth's Llamas, cannot be repeated, or
+    is not of keys and values alone: padding behind the front would count in a sliding window, and run through
+    a recurrent state.
     """
     shared = os.path.commonprefix([head[:-1] for head in heads]) if len(heads) > 1 else []
     if not shared:
         return 0, None
     ids = torch.tensor([shared], device=policy.device)
     cache = policy.model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-    return (len(shared), cache) if isinstance(cache, DynamicCache) else (0, None)
+    is_plain = isinstance(cache, DynamicCache) and all(type(each) is DynamicLayer for each in cache.layers)
+    return (len(shared), cache) if is_plain else (0, None)
 
 
 def score_batch(

@@ -16,7 +16,7 @@ from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.cpu_trainer import LENGTH_RATIO, CpuGRPOTrainer, completion_logprobs, drop_tied_rows
 from rlnb.policy import Policy
-from rlnb.policy.adapters import adapters_in_weights_dtype
+from rlnb.policy.adapters import adapters_in_weights_dtype, hash_trained
 from rlnb.policy.cpu_attention import use_cpu_attention
 from rlnb.source_code.extraction import is_complete_answer
 
@@ -275,6 +275,15 @@ def test_only_completions_that_the_limit_cut_are_masked(kind, cache_dir, tmp_pat
         assert mask.any(1).tolist() == [not cut for cut in is_cut]
         assert num_items == mask.sum()
     assert {cut for *_, is_cut in seen for cut in is_cut} == {True, False}
+
+
+def test_adapters_on_4_bits_are_trained_from_the_bits_that_were_measured(cache_dir, tmp_path):
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy)
+    policy.model.get_base_model().is_loaded_in_4bit = True  # all that TRL asks
+    measured = hash_trained(policy)
+    grpo.prepare_adapters(make_trainer(AnswerTrainer, policy, tmp_path))
+    assert hash_trained(policy) == measured
 
 
 def test_a_cpu_takes_the_short_step_and_a_gpu_does_not(policy):

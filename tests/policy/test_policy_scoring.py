@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policy import add_dropout, load_tiny, train_by_hand
+from tiny_policy import add_dropout, load_tiny, save_tiny_gpt_oss, train_by_hand
 from tokenizer_rules import make_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.loading import keep_first_blank
+from rlnb.policy.loading import keep_first_blank, save_tokenizer
 from rlnb.policy.scoring import TokenScores, continue_ids, read_front, score
 
 TWICE = "Write a Python function that returns twice its argument."
@@ -164,3 +164,21 @@ def test_no_blank_comes_before_what_continues_a_text():
     tokenizer = sentencepiece(pre_tokenizer=metaspace)
     assert tokenizer("15", add_special_tokens=False)["input_ids"][0] == LETTERS.index("▁")
     assert continue_ids(tokenizer, "15") == [LETTERS.index("1"), LETTERS.index("5")]
+
+
+def test_a_tokenizer_is_saved_as_it_was_published_and_one_without_a_backend_stays_as_it_is(tmp_path):
+    strips = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer = sentencepiece(normalizer=normalizers.Replace(" ", "▁"), decoder=strips)
+    keep_first_blank(tokenizer)
+    save_tokenizer(tokenizer, tmp_path)
+    assert "Strip" in (tmp_path / "tokenizer.json").read_text()
+    assert tokenizer.decode(tokenizer("  x")["input_ids"]) == "  x"
+    keep_first_blank(ByT5Tokenizer())
+
+
+def test_padding_does_not_use_up_a_sliding_window(cache_dir, tmp_path):
+    save_tiny_gpt_oss(tmp_path / "oss", cache_dir=cache_dir)  # its window: 32
+    policy = load_tiny(cache_dir, id=str(tmp_path / "oss"), lora_target_modules=("q_proj", "v_proj"))
+    prompts = ["x = 1\n" * 20 + tail for tail in ("abcdefghij", "b" * 18)]
+    expected = [plain_scores(policy, prompt, "15") for prompt in prompts]
+    assert_same(score(policy, prompts, ["15"] * 2), expected)
