@@ -245,8 +245,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         from rlnb.ppo.checkpoint_arena import evaluate_checkpoint  # imports torch
 
         opponents = [name.strip() for name in options.opponents.split(",")]
+        checkpoint, out = os.path.expanduser(options.checkpoint), path_or_none(options.out)
         evaluate_checkpoint(
-            options.checkpoint, opponents=opponents, num_episodes=options.num_episodes, out=options.out
+            checkpoint, opponents=opponents, num_episodes=options.num_episodes, out=str(out) if out else None
         )
         return 0
     if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):

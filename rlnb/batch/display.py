@@ -61,7 +61,7 @@ def draw_curves(groups: Sequence[Group], metric: str) -> Figure:
 
 def value_range(tables: Mapping[str, pandas.DataFrame]) -> tuple[float | None, float | None]:
     """Return the limits that show all curves: the interval over two seeds may be far wider than they are."""
-    values = [float(value) for table in tables.values() for value in table.stack()]
+    values = [float(value) for table in tables.values() for value in table.stack().dropna()]
     if not values:
         return None, None
     margin = 0.25 * (max(values) - min(values)) or 0.1

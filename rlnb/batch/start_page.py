@@ -1,6 +1,7 @@
 """The start page of JupyterLab: each notebook with its picture, its minutes, and its runs on this machine."""
 
 import json
+import os
 from collections import Counter
 from datetime import datetime
 from html import escape
@@ -26,7 +27,8 @@ def make_row(root: Path, name: str) -> str:
     """Return a notebook's row; picture and minutes are of the newest finished run, else the gallery's."""
     notebook = json.loads((root / "notebooks" / f"{name}.ipynb").read_bytes())
     title = notebook["cells"][0]["source"][0].strip("# \n")
-    directories = [run.directory for run in find_runs(root / "outputs" / name)]
+    every = (run.directory for run in find_runs(root / "outputs" / name))
+    directories = [directory for directory in every if os.access(directory, os.X_OK)]  # not somebody else's
     runs = sorted(
         ((status, directory) for directory in directories if (status := read_status(directory))),
         key=lambda run: run[0].started,

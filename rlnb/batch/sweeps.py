@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -31,7 +32,7 @@ from rlnb.run.headless import choose_edited, is_finished, make_directory
 from rlnb.run.prepare import Values, prepare
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
-MAX_NAME_LENGTH = 100  # characters of a point's name, a directory
+MAX_NAME_LENGTH = 100  # bytes of a point's name, a directory
 PROGRESS = 100  # points that are checked between two lines about it
 
 Overrides = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
@@ -114,9 +115,12 @@ def load_points(sweep: Path | None, *, seeds: str | None, assignments: Sequence[
         print(f"{sweep}: {same[0]} {problem}", file=sys.stderr)
     if numbers:
         points = [{**values, "seed": seed} for values in points for seed in numbers]
-    parse_set(*assignments)  # refuses what is not an assignment
-    common = file.common | {name.strip(): text for name, _, text in (a.partition("=") for a in assignments)}
-    if twice := sorted(common.keys() & {name for values in points for name in values}):
+    common = {**file.common}
+    for name, text in parse_set(*assignments).items():
+        common.pop(name, None)
+        common[name] = str(text)  # the last counts
+    by_points = {name for values in points for name in values}
+    if twice := sorted(name for name in common if any(may_be_same(name, other) for other in by_points)):
         raise ParamsError(f"{twice[0]}: is set by the points, and for all of them as well; keep one")
     names = _point_names(points)
     return [Point(name=name, overrides=common | values) for name, values in zip(names, points, strict=True)]
@@ -247,6 +251,13 @@ def _read_sweep_file(path: Path) -> SweepFile:
     return file
 
 
+def may_be_same(name: str, other: str) -> bool:
+    """Return whether two names may stand for one field: max_steps, training_max_steps, training.max_steps."""
+    is_short = "." not in name or "." not in other
+    last, other_last = name.rpartition(".")[2], other.rpartition(".")[2]
+    return is_short and last == other_last or name.replace(".", "_") == other.replace(".", "_")
+
+
 def _as_text(value: object) -> str:
     """Return a value as it is typed behind `--set field=`."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
@@ -263,8 +274,8 @@ def _point_names(points: Sequence[Overrides]) -> list[str]:
         names.append(re.sub(r"[^\w.=+-]+", "-", text.replace('"', "")).strip("-.") or "unchanged")
     counts = Counter(name.casefold() for name in names)
     for index, (name, values) in enumerate(zip(names, points, strict=True)):
-        if len(name) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
+        if len(os.fsencode(name)) > MAX_NAME_LENGTH or counts[name.casefold()] > 1:
             content = json.dumps(values, default=str, sort_keys=True)
             checksum = hashlib.sha256(content.encode()).hexdigest()[:8]
-            names[index] = f"{name[:MAX_NAME_LENGTH]}_{checksum}"
+            names[index] = f"{os.fsencode(name)[:MAX_NAME_LENGTH].decode(errors='ignore')}_{checksum}"
     return names

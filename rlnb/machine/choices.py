@@ -118,6 +118,8 @@ def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]
     # oneDNN and torch each keep 1024 kernels, one for every shape of a product in 16 bits, and texts have
     # many: gigabytes (pytorch#98688).
     variables |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+    # GPUs are counted as the driver lists them, and nvidia-smi; by default CUDA calls the fastest one 0.
+    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if offline:
         # transformers and datasets follow the hub's switch.
         variables |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}

@@ -187,9 +187,12 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
     missing = [] if "config.json" in names else ["config.json"]
     if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):
         missing.append("a tokenizer")
-    for index in names.intersection(INDEXES):
-        shards = read_json(folder / index).get("weight_map", {}).values()
-        return missing + sorted(set(shards) - names)
+    for whole, index in zip(("model.safetensors", "pytorch_model.bin"), INDEXES, strict=True):
+        if whole in names:  # in the order in which transformers looks
+            return missing
+        if index in names:
+            shards = read_json(folder / index).get("weight_map", {}).values()
+            return missing + sorted(set(shards) - names)
     weights = [name for pattern in WEIGHTS for name in fnmatch.filter(names, pattern)]
     if any("-of-" in name for name in weights):
         missing.append("the index of its weights")

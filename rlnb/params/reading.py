@@ -231,14 +231,15 @@ def parse_set(*assignments: str) -> dict[str, object]:
 def read_typed(field: FieldInfo | None, text: str) -> object:
     """Return what was typed for a field: texts unchanged, numbers, switches and lists as YAML reads them.
 
-    "null" is None for a field that may be None.
+    For a text that may be None, "null" is None and a pair of quotes the empty text.
     """
-    if field is not None and field.annotation is str:
-        return str(text)
+    kinds = {field.annotation, *get_args(field.annotation)} if field is not None else set()
+    if str in kinds and kinds <= {str, NoneType, str | None}:
+        if NoneType in kinds and text.strip() in ("null", "~"):
+            return None
+        return "" if NoneType in kinds and text.strip() in ("''", '""') else str(text)
     try:
         value = parse_yaml(text)
     except yaml.YAMLError:
         return str(text)
-    if value is None and text.strip() and field is not None and NoneType in get_args(field.annotation):
-        return None
     return value if isinstance(value, bool | int | float | str | list) else str(text)

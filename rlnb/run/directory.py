@@ -280,8 +280,12 @@ def find_directories(base: Path, profile: str, params_in: Callable[[Path], str])
     numbered = re.compile(rf"{re.escape(profile)}-(\d+)")
     runs = {int(match[1]): path for path in base.glob("*") if (match := numbered.fullmatch(path.name))}
     for _, directory in sorted(runs.items(), reverse=True):
-        path, status = directory / "params.yaml", read_status(directory)
-        is_same = path.exists() and path.read_bytes() == params_in(directory).encode()
+        path = directory / "params.yaml"
+        try:
+            status = read_status(directory)
+            is_same = path.exists() and path.read_bytes() == params_in(directory).encode()
+        except PermissionError:  # somebody else's
+            continue
         if is_same and (status is None or status.state != "done"):
             yield directory
     for index in itertools.count(max(runs, default=0) + 1):
@@ -424,7 +428,9 @@ def log_line(output_dir: str | Path, line: str) -> None:
 def write_versions(directory: Path, *, machine: Machine) -> None:
     """Write versions.json: Python, all installed packages, the git revision of the project, the machine."""
     project = shlex.quote(os.path.dirname(rlnb.__file__))
-    packages = {item.metadata["Name"]: item.version for item in importlib.metadata.distributions()}
+    # An interrupted update leaves a folder without metadata.
+    installed = [item for item in importlib.metadata.distributions() if item.metadata]
+    packages = {item.metadata["Name"]: item.version for item in installed}
     versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),

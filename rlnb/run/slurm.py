@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Collection, MutableMapping
 
 SECONDS = 20  # a busy controller answers late
-RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED")
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 
 
 def own_job() -> str:

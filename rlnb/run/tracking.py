@@ -15,6 +15,7 @@ from rlnb.machine import rank
 from rlnb.params.loading import notebook_name
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import cut_rows, read_rows
+from rlnb.run.disk import write_text
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -159,8 +160,8 @@ def _open_wandb(params: NotebookParams, directory: Path, mode: str) -> "Run":
         # the run alone: TRL asks for the run's address with each checkpoint, which is warned of.
         wandb.setup(wandb.Settings(silent=True))
     id_file = directory / "wandb_run_id.txt"
-    if not id_file.exists():
-        id_file.write_text(uuid.uuid4().hex[:12])
+    if not id_file.exists() or not id_file.read_text().strip():  # a full disk may have left it empty
+        write_text(id_file, uuid.uuid4().hex[:12])
     run = wandb.init(
         project=value_of(params, "tracking.project"),
         **label_run(params),  # type: ignore[arg-type]

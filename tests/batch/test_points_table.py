@@ -212,3 +212,12 @@ def test_points_of_which_none_has_begun_are_a_table_with_their_reasons(tmp_path,
     (tmp_path / "empty").mkdir()
     with pytest.raises(ParamsError, match="holds no runs"):
         tables.gather_results([tmp_path / "empty"])
+
+
+def test_curves_may_begin_at_different_steps(sweep):
+    path = sweep / "kind=rae_seed=1" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[1:]))  # the first run of the first group, from its second step on
+    figure = draw_curves(tables.group_results(tables.gather_results([sweep])), LOSSES[0])
+    low, high = figure.axes[0].get_ylim()
+    assert low < high

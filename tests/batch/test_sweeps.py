@@ -265,3 +265,23 @@ def test_a_sweeps_folder_in_the_home_is_one_folder(monkeypatch, tmp_path):
     assert sweep("--seeds", "1", "--out=~/s").returncode == 0
     assert Path("home/s/points.json").exists() and Path("home/s/seed=1/attempt-01.ipynb").exists()
     assert not Path("~").exists()
+
+
+def test_names_of_points_are_short_in_bytes(tmp_path):
+    path = write_sweep("grid: {model.system: [" + "答" * 120 + ", b]}\n")
+    for point in load_points(path, seeds=None):
+        (tmp_path / point.name).mkdir()
+
+
+def test_of_repeated_assignments_the_last_counts():
+    given = ["training.max_steps=5", "max_steps=7", "training.max_steps=9"]
+    made = prepare_sweep(NOTEBOOK, profile="tiny", sweep=None, seeds="1", assignments=given)
+    assert [each.training.max_steps for each in made.params.values()] == [9]
+
+
+def test_a_field_of_the_grid_is_not_set_for_all_by_another_of_its_names():
+    path = write_sweep("grid: {training.max_steps: [1, 2]}\n")
+    for assignment in ("max_steps=3", "training_max_steps=3", "training.max_steps=3"):
+        with pytest.raises(ParamsError, match="is set by the points, and for all"):
+            load_points(path, seeds=None, assignments=[assignment])
+    assert len(load_points(path, seeds=None, assignments=["evaluation.max_steps=3"])) == 2

@@ -250,3 +250,12 @@ def test_the_table_promises_unsloth_where_setup_installs_it():
     script = "\n".join([function, *asked])
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert [name == "unsloth" for name in done.stdout.splitlines()] == [row.unsloth for row in rows]
+
+
+def test_cuda_numbers_gpus_as_the_driver_lists_them():
+    environ = {}
+    apply_environment(choose("a100", 80.0), environ)
+    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    environ = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    apply_environment(choose("a100", 80.0), environ)
+    assert environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"

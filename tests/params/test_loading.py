@@ -77,6 +77,8 @@ def test_null_is_none_where_a_field_may_be_none_and_a_text_elsewhere():
     for text, system in (("null", None), ("''", ""), ("", ""), ("Be brief.", "Be brief.")):
         assert with_set(f"model.system={text}").model.system == system
         assert with_environment(RLNB_MODEL__SYSTEM=text).model.system == system
+    for text in ("Solve task #3 first", "# Be brief", "# Role\nYou are a coder", "yes", "42"):
+        assert with_set(f"model.system={text}").model.system == text
     assert with_set("tracking.project=null").tracking.project == "null"
 
 

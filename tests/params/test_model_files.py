@@ -11,7 +11,7 @@ from refusals import MACHINES, refused, with_cell, with_set
 from transformers import GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from rlnb.params import check_machine, load_params
-from rlnb.params.model_cache import find_id_fault, read_facts
+from rlnb.params.model_cache import find_id_fault, find_missing, read_facts
 from rlnb.policy import model_directory
 from rlnb.run.memory import check_positions
 
@@ -161,3 +161,20 @@ def test_a_games_prompts_and_answers_are_compared_with_the_positions_too(folder)
     assert check_positions(with_cell(cell, "spiral_self_play")) == ""
     play |= {"acting": "free", "max_new_tokens": 1}
     assert "game.max_new_tokens = 1" in refused(check_positions, with_cell(cell, "spiral_self_play"))
+
+
+def test_an_index_of_weights_in_the_other_form_asks_for_nothing(tmp_path):
+    """One of bins, next to a file or an index of safetensors, which transformers takes first."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    bins = {"weight_map": {"one": "pytorch_model-00001-of-00002.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(bins))
+    assert find_missing(tmp_path, str(folder)) == []
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index = {"weight_map": {"one": "a.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert find_missing(tmp_path, str(folder)) == []
+    (folder / "model.safetensors.index.json").unlink()
+    assert find_missing(tmp_path, str(folder)) == ["pytorch_model-00001-of-00002.bin"]

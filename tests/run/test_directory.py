@@ -1,6 +1,7 @@
 """What status.json says of runs that are alive, dead or elsewhere, and which directory a run gets."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
+from rlnb.machine import Machine
 from rlnb.run import directory as runs
 from rlnb.run.directory import read_last_step
 
@@ -77,7 +79,13 @@ def test_a_run_on_another_host_lives_as_long_as_it_is_heard_of(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "state"),
-    [("17 RUNNING", "running"), ("17 SUSPENDED", "running"), ("17 PENDING", "killed"), ("", "killed")],
+    [
+        ("17 RUNNING", "running"),
+        ("17 SIGNALING", "running"),
+        ("17 SUSPENDED", "running"),
+        ("17 PENDING", "killed"),
+        ("", "killed"),
+    ],
 )
 def test_where_slurm_answers_the_heartbeat_is_not_asked(tmp_path, queue, line, state):
     queue.write_text(line)
@@ -114,6 +122,7 @@ def test_where_a_file_system_has_no_locks_the_status_keeps_a_second_run_out(tmp_
 
 LOCK = """
 from pathlib import Path
+from rlnb.machine import Machine
 from rlnb.run import directory as runs
 
 with runs.locked(Path("run")):
@@ -168,6 +177,7 @@ def test_the_last_step_is_that_of_the_last_whole_row(tmp_path):
 CLAIM = """
 import sys, time
 from pathlib import Path
+from rlnb.machine import Machine
 from rlnb.run import directory as runs
 
 Path(f"ready-{sys.argv[2]}").touch()
@@ -249,3 +259,26 @@ def test_attempts_that_were_not_given_their_time_are_not_counted(tmp_path, attem
         assert attempt(restarts + 1, signal="", is_killed=True) == 1  # its node has failed
         (tmp_path / "facts").write_text("JobId=17 JobState=RUNNING PreemptTime=2026-11-27T10:00:00")
         assert attempt(restarts + 2, signal="SIGUSR1") == 1  # preempted by the signal of the limit
+
+
+def test_a_run_of_somebody_else_is_passed_over(tmp_path, monkeypatch):
+    for name in ("tiny-001", "tiny-002"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "params.yaml").write_text("same")
+    read = runs.read_status
+
+    def refuse(directory, *arguments, **options):
+        if directory.name == "tiny-002":
+            raise PermissionError(13, "Permission denied", str(directory / "status.json"))
+        return read(directory, *arguments, **options)
+
+    monkeypatch.setattr(runs, "read_status", refuse)
+    directories = runs.find_directories(tmp_path, "tiny", lambda _: "same")
+    assert [next(directories).name for _ in range(2)] == ["tiny-001", "tiny-003"]
+
+
+def test_a_package_without_metadata_does_not_end_a_run(tmp_path, monkeypatch):
+    (tmp_path / "gone-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    runs.write_versions(tmp_path, machine=Machine("cpu", "", None, 8.0, 2, "workstation", "offline"))
+    assert "pydantic" in json.loads((tmp_path / "versions.json").read_text())["packages"]

@@ -108,3 +108,11 @@ def test_the_gpu_s_peak_memory_is_reported_where_there_is_a_gpu(tmp_path, monkey
         tracker.report(2, {"loss": 0.5})
     peaks = [row.get("memory/peak_gib") for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert peaks == [None, 3.0]
+
+
+def test_an_empty_file_of_wandbs_id_is_written_again(tmp_path):
+    (tmp_path / "wandb_run_id.txt").touch()
+    with open_tracker(tmp_path, **{"tracking.wandb": "offline"}):
+        pass
+    wandb.teardown()
+    assert (tmp_path / "wandb_run_id.txt").read_text().strip()
