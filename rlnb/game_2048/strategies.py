@@ -183,7 +183,7 @@ def read_changes(statements: Sequence[ast.stmt], filling: Collection[str] = ()) 
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called.add(node.func.id)
             if node.func.id in filling:
-                mutated |= {root_name(part) for part in node.args}
+                mutated |= {root_name(part) for part in node.args} - {FUNCTION}
         elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             loops.append(node)
         elif isinstance(node, DEFINITIONS):
@@ -193,7 +193,7 @@ def read_changes(statements: Sequence[ast.stmt], filling: Collection[str] = ()) 
     for loop in reversed(loops):  # what changes a row of a table, or a row's cell, changes the table
         if not mutated.isdisjoint(names_in(loop.target)):
             mutated |= names_in(loop.iter) - PYTHON
-    return Changes(bound - {""}, mutated - {"", FUNCTION}, called)
+    return Changes(bound - {""}, mutated - {""}, called)
 
 
 def find_changing(tree: ast.Module, needed: set[str]) -> tuple[set[str], set[str]]:

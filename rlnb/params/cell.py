@@ -74,12 +74,12 @@ def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:
     sources = list(map(as_python, executed)) if isinstance(executed, list) else []
     injected = [source for source in sources if source.startswith(INJECTED)][-1:]
     written = [source for source in sources if "profile" in read_assignments(source)][-1:]
-    annotations = namespace.get("__annotations__")
-    if annotations is None and callable(annotate := namespace.get("__annotate__")):  # from Python 3.14 on
-        annotations = annotate(1)  # annotationlib.Format.VALUE
     names = dict.fromkeys(name for source in written + injected for name in read_assignments(source))
-    if not names and isinstance(annotations, dict):
-        names = dict.fromkeys(annotations)
+    if not names:
+        annotations = namespace.get("__annotations__")
+        if annotations is None and callable(annotate := namespace.get("__annotate__")):  # from Python 3.14 on
+            annotations = annotate(1)  # annotationlib.Format.VALUE
+        names = dict.fromkeys(annotations) if isinstance(annotations, dict) else {}
     values = {name: namespace[name] for name in names if name in namespace}
     if "profile" not in values:
         raise ParamsError(

@@ -140,6 +140,7 @@ def save_by_unsloth(policy: Policy, directory: Path, params: ModelParams) -> Non
         policy.model.save_pretrained_merged(
             str(directory), tokenizer=policy.tokenizer, save_method="merged_16bit"
         )
+        save_tokenizer(policy.tokenizer, directory)
     finally:
         config._name_or_path = loaded_name
 

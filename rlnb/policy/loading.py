@@ -354,7 +354,7 @@ def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
 def keep_first_blank(tokenizer: PreTrainedTokenizerBase) -> None:
     """Let decoded text begin with its blank; sentencepiece's decoders drop it, as if nothing came before.
 
-    `save_tokenizer` writes the rules that were published.
+    `save_tokenizer` writes the rules that were published; the checkpoints that TRL writes have these.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)  # None: a tokenizer written in Python
     decoding = backend.decoder if backend is not None else None

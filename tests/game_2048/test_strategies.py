@@ -197,3 +197,8 @@ FILLINGS = {
 def test_what_fills_a_table_under_another_name_stays_and_a_demonstration_goes(filling):
     code = f"{FILLINGS[filling]}def strategy(board):\n    return T[0]\n"
     assert extract_strategy(f"```python\n{code}print(strategy([[2, 0]]))\n```").code == code
+
+
+def test_what_a_strategy_keeps_in_its_own_attributes_stays():
+    code = "def strategy(board):\n    strategy.n += 1\n    return 'a'\nstrategy.n = 0\n"
+    assert extract_strategy(f"```python\n{code}print(strategy([[2, 0]]))\n```").code == code
