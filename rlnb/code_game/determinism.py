@@ -189,9 +189,7 @@ def is_allowed(module: str, name: str) -> bool:
     if name == "*":
         return module not in WITHHELD and not any(key.startswith(f"{module}.") for key in (*PLACES, *READERS))
     imported, withheld = importlib.import_module(module), WITHHELD.get(module, ())
-    members = getattr(
-        imported, "__all__", vars(imported)
-    )  # some of typing's are made when they are asked for
+    members = getattr(imported, "__all__", vars(imported))  # some of typing's are made on demand
     is_public = name in members and not name.startswith("_") and name not in withheld
     is_value = is_public and not isinstance(getattr(imported, name), types.ModuleType)
     return is_value or f"{module}.{name}" in ALLOWED_MODULES

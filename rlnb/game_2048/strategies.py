@@ -207,16 +207,17 @@ def find_changing(tree: ast.Module, needed: set[str]) -> tuple[set[str], set[str
         {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
         for node in functions
     ]
+    bodies = [read_changes(function.body) for function in functions]
     callers: dict[str, set[str]] = {}
-    for function in functions:
-        for name in read_changes(function.body).called:
+    for function, body in zip(functions, bodies, strict=True):
+        for name in body.called:
             callers.setdefault(name, set()).add(function.name)
     imports = [s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module in FILLING_MODULES]
     filling = {alias.asname or alias.name for node in imports for alias in node.names}
     filling |= {
         function.name
-        for function, names in zip(functions, parameters, strict=True)
-        if not names.isdisjoint(read_changes(function.body).mutated)
+        for function, names, body in zip(functions, parameters, bodies, strict=True)
+        if not names.isdisjoint(body.mutated)
     }
     filling = with_callers(filling, callers)
     changing = set()

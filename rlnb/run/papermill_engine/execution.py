@@ -33,12 +33,12 @@ def execute(
     papermill_engines.register("rlnb", RlnbEngine)  # this module, whatever version is installed
     papermill_io.register("local", WholeFileHandler())
     streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if rank() == 0 else {}
+    # Papermill fills in names in braces.
+    paths = [str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, output)]
     try:
         with telling_full_disk(output.parent):
             papermill.execute_notebook(
-                *(
-                    str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, output)
-                ),  # are formatted
+                *paths,
                 parameters=parameters,
                 engine_name="rlnb",
                 kernel_name=RlnbEngine.nb_kernel_name(None),
