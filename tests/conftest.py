@@ -28,11 +28,20 @@ MBPP = Path(os.environ.pop("MBPP_DATASET_PATH", "") or Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def sandbox():
-    """With two workers and the usual limits; some modules have another of this name."""
+def sandbox(request: pytest.FixtureRequest):
+    """With two workers and the usual limits, unless the module's SANDBOX has other options."""
     from rlnb.sandbox import Sandbox
 
-    with Sandbox(num_workers=2) as opened:
+    with Sandbox(**{"num_workers": 2, **getattr(request.module, "SANDBOX", {})}) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def reruns():
+    """Varied interpreters, in which a program has a second."""
+    from rlnb.sandbox import Limits, Reruns
+
+    with Reruns(Limits(cpu_seconds=1.0), num_workers=2) as opened:
         yield opened
 
 

@@ -29,7 +29,7 @@ RUNNING_TEXT = frozenset(("compile", "eval", "exec"))
 QUIET = ("ignore", None, Warning, None, 0)  # a filter of warnings
 
 
-def warm_up(zygote: "Zygote") -> None:
+def warm_up() -> None:
     """Do once in the zygote what its children do, so that they inherit what Python makes at first use.
 
     The first compilation alone takes a millisecond. Warnings are off from here on, until a program runs.
@@ -198,8 +198,9 @@ def answer_calls(connection: int, program: dict[str, _codec.PlainData]) -> None:
     """
     kept: list[object] = []
     while size := read_all(connection, 4):
-        request = _codec.loads(read_all(connection, int.from_bytes(size, "big")), kept)
+        data = read_all(connection, int.from_bytes(size, "big"))
         try:
+            request = _codec.loads(data, kept)
             if request[1] not in program:
                 raise NameError(f"name {request[1]!r} is not defined")
             member = program[request[1]]

@@ -57,3 +57,12 @@ def is_asleep(process: str) -> bool:
             if file.read().rpartition(b") ")[2][:1] in (b"R", b"D"):
                 return False
     return True
+
+
+def is_hidden(pid: int) -> bool:
+    """Return whether a process runs that /proc does not show, as where it is mounted with `hidepid`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not os.path.exists(f"/proc/{pid}/task")

@@ -11,7 +11,7 @@ import json
 import operator
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -75,11 +75,15 @@ def dumps(value: object, kept: list[object] | None = None) -> bytes:
 def loads(data: bytes, kept: list[object] | None = None) -> PlainData:
     """Decode bytes. Raise ValueError for anything that `dumps` would not write. kept: see `dumps`."""
     check_size(data)
+    collects_garbage = gc.isenabled()
+    gc.disable()  # it would walk a large process again and again while many containers are made
     try:
-        with _no_garbage_collection():
-            return _Decoder(kept).decode(json.loads(data), MAX_DEPTH)
+        return _Decoder(kept).decode(json.loads(data), MAX_DEPTH)
     except (TypeError, RecursionError, ArithmeticError) as error:  # a key that has no hash; no Decimal
         raise ValueError(f"{type(error).__name__}: {error}") from None
+    finally:
+        if collects_garbage:
+            gc.enable()
 
 
 def check_size(data: bytes) -> None:
@@ -89,18 +93,6 @@ def check_size(data: bytes) -> None:
         raise ValueError(f"larger than {max_bytes} bytes")
     if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
         raise ValueError("too many values")
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from walking a large process again and again while many containers are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _pack(value: PlainData, depth: int, kept: list[object] | None) -> object:

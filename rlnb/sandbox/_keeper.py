@@ -59,7 +59,12 @@ def count_threads(children: str) -> int:
 
 
 def is_over(children: str, elapsed: float, seconds: float) -> bool:
-    """Return whether the program is over its time, False once it has ended."""
+    """Return whether the program is over its time, False once it has ended.
+
+    A /proc that is mounted with `hidepid` hides it, and what it waited: then the limit is twice as long.
+    """
+    if not os.path.exists(children):
+        return elapsed > 2 * seconds + 1
     try:
         return _clock.is_over(find_program(children), elapsed, seconds)
     except (OSError, IndexError):

@@ -163,15 +163,21 @@ def write_image(descriptor: int) -> list[str]:
     for root in dict.fromkeys((sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))):
         for path in files_below(root, LEFT_OUT):
             if path.endswith(".py"):
-                data, is_compiled = read_module(path)
+                try:
+                    data, is_compiled = read_module(path)
+                except OSError:  # a link to nowhere, or another user's: Python could not import it either
+                    continue
                 name = os.path.relpath(path, root)[: -len(".py")].replace("/", ".")
                 is_package = name.endswith("__init__")
                 name = name.removesuffix(".__init__")
                 modules[name] = path, is_package, is_compiled, add(data)
     zones = {}
     for path in files_below(TIME_ZONES, LEFT_OUT_ZONES):
-        with open(path, "rb") as file:
-            data = file.read()
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError:  # a link to /etc/localtime, which not every machine has
+            continue
         if data.startswith(b"TZif"):
             zones[os.path.relpath(path, TIME_ZONES)] = add(data)
     extensions = find_extensions()

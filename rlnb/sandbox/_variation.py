@@ -6,6 +6,7 @@ interpreter's own. Standard library only. For programs that read what they shoul
 for the functions replaced here.
 """
 
+import contextlib
 import copy
 import ctypes
 import dataclasses
@@ -35,6 +36,10 @@ FIELD_NAME: Any = dataclasses.Field.__dict__["name"]
 GET_CACHED: Any = functools.cached_property.__get__
 SEED = int(os.environ["PYTHONHASHSEED"])
 NAME = "v" * (1 + SEED % 16) + f"{SEED:010d}"  # those of 16 seeds in a row also differ in length
+
+# With it the C library ends threads that run on when Python's own end comes; no program may read its file.
+with contextlib.suppress(OSError):
+    ctypes.CDLL("libgcc_s.so.1")
 
 
 class Refusal(MemoryError):
@@ -162,6 +167,10 @@ def plus(read: Callable[..., float], shift: float) -> Callable[..., float]:
     return lambda *args: read(*args) + shift
 
 
+def plus_each(read: Callable[[], tuple[int, ...]], shift: int) -> Callable[[], tuple[int, ...]]:
+    return lambda: tuple(each + shift for each in read())
+
+
 def with_default_time(convert: Callable[[float], object]) -> Callable[..., object]:
     return lambda seconds=None: convert(time.time() if seconds is None else seconds)
 
@@ -177,7 +186,10 @@ def vary_machine(folder: str) -> None:
     other = os.uname_result((uname.sysname, NAME, uname.release + NAME, uname.version + NAME, uname.machine))
     put(lambda: other, "uname", posix, os)
     put(lambda: NAME, "gethostname", sys.modules["_socket"], socket)
-    put(lambda pid: {core + SEED for core in affinity(pid)}, "sched_getaffinity", posix, os)
+    usable = set(range(SEED, SEED + 1 + SEED % 64))
+    put(lambda pid: usable if affinity(pid) else set(), "sched_getaffinity", posix, os)
+    for function in ("getresuid", "getresgid"):
+        put(plus_each(getattr(os, function), SEED), function, posix, os)
     for function in ("getuid", "geteuid", "getgid", "getegid", "cpu_count"):
         put(plus(getattr(os, function), SEED), function, posix, os)
     setattr(import_module("uuid"), "_node", random.Random(SEED).getrandbits(48))  # noqa: B010

@@ -6,6 +6,7 @@ child ended, what it used) or from a letter that the child wrote before any untr
 compiled, "S" syntax error, "X" the sandbox itself failed. The descriptor of that letter is closed by then.
 """
 
+import _thread
 import bisect
 import contextlib
 import fcntl
@@ -48,6 +49,11 @@ KEPT_DESCRIPTORS = 40  # those that outlive a job lie above this number
 # How often a running program's clock is read and its threads are counted; while it floods its output.
 LOOK_MS, FLOOD_LOOK_MS = 50, 1
 CHUNK = 65536
+USUAL_STACK = 2**23
+# The kernel puts them, down, into every new network namespace where the host has loaded their modules.
+FALLBACK_TUNNELS = (
+    "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "sit0", "ip6tnl0", "ip6gre0", "ip6_vti0",
+)  # fmt: skip
 USUAL_SOURCE = 2**20  # bytes; a zygote that got more of one program is spent
 MAX_JOBS = 10_000
 NUM_PLACES, NUM_SLICES = 32, 8  # more integers, and more slices of buffers, than a program's end takes
@@ -139,7 +145,7 @@ class Zygote:
             enter = functools.partial(_layers.enter_namespaces, self.libc, self.folder, self.library.files)
             _layers.in_a_child(enter)
             self.folder = enter()
-            if [name for _, name in socket.if_nameindex()] != ["lo"]:
+            if {name for _, name in socket.if_nameindex()} - {"lo", *FALLBACK_TUNNELS}:
                 raise OSError("the network is still there")
             os.environ.update(HOME=self.folder, TMPDIR=self.folder)
         elif layer == "process":
@@ -169,6 +175,10 @@ def main() -> None:
     # Numbers of its parent's, which may be beyond all that a child closes.
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _child.MAX_OPEN_FILES:
         raise OSError(f"fewer than {_child.MAX_OPEN_FILES} files may be open; raise `ulimit -n`")
+    os.environ.pop("LD_LIBRARY_PATH", None)  # the loader keeps it; see zygotes.py
+    # The C library gives each thread so much address space, which is limited, as `ulimit -s` says.
+    if resource.getrlimit(resource.RLIMIT_STACK)[0] > USUAL_STACK:
+        _thread.stack_size(USUAL_STACK)
     control, lock, image = (high(int(descriptor)) for descriptor in sys.argv[1].split(","))
     folder, without, trainer = sys.argv[2], sys.argv[3].split(","), os.getppid()
     libc = _layers.load_libc()
@@ -209,7 +219,7 @@ def serve(zygote: Zygote) -> None:
         import_module(name)
     layers = json.dumps(zygote.layers).encode()
     control.sendall(FRAME.pack(b"L", len(layers), 0) + layers)
-    _child.warm_up(zygote)
+    _child.warm_up()
     zygote.folder_times = folder_times(zygote.folder)
     if _variation is not None:
         zygote.kept = _variation.blocks()

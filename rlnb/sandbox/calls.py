@@ -4,16 +4,17 @@ import contextlib
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import _codec
-from rlnb.sandbox._clock import has_passed, is_over, waited_seconds
+from rlnb.sandbox._clock import has_passed, is_hidden, is_over, waited_seconds
 from rlnb.sandbox._layers import cpu_seconds
 from rlnb.sandbox.executions import Execution, Level, Limits, Status, make_execution, not_run, one_line
-from rlnb.sandbox.zygotes import Zygote, ZygoteLost
+from rlnb.sandbox.zygotes import Zygote, ZygoteLost, is_ready
 
 OVER: tuple[Status, str] = ("timeout", "time limit")
 CREDENTIALS = struct.Struct("3i")  # process, user, group: what the kernel says of a sender
@@ -60,8 +61,8 @@ class Clock:
         elapsed = time.monotonic() - self._started
         try:
             return is_over(self._folder, elapsed, seconds, before=self._waited)
-        except OSError:  # it has ended meanwhile
-            return False
+        except OSError:  # it has ended meanwhile, or is hidden: `has_passed` took twice its limit then
+            return is_hidden(self._pid)
 
 
 class LoadedProgram:
@@ -78,6 +79,7 @@ class LoadedProgram:
         self.ended: Execution | None = None
         self.has_lost_its_zygote = False  # while it ran: not its fault the first time
         self._zygote, self._level, self._release = zygote, level, release
+        self._lock = threading.RLock()  # its sandbox may be closed by another thread
         try:
             self._connection, theirs = socket.socketpair()
         except OSError as error:
@@ -86,12 +88,12 @@ class LoadedProgram:
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.pid = 0  # of its process, as the kernel reports it; 0 where it never ran
         try:
-            zygote.send_job(source, limits, connection=theirs)
-        except ZygoteLost as error:
-            self._give_back(not_run("sandbox_error", str(error)))
-        finally:
-            theirs.close()
-        self._load()
+            self._load(source, theirs)
+        except BaseException:  # an interrupted cell's too: nobody else could end this program
+            self._connection.close()
+            if self.ended is None:
+                release(zygote)
+            raise
 
     def __enter__(self) -> "LoadedProgram":
         return self
@@ -123,17 +125,27 @@ class LoadedProgram:
         """CPU seconds it has used so far, loading included; 0 once it has ended."""
         return cpu_seconds(self.pid) if self.ended is None else 0.0
 
+    def stop(self) -> None:
+        """End the program at once, also while another thread calls it; `close` then says how it ended."""
+        if self.ended is None:
+            self._zygote.stop()
+
     def close(self) -> None:
         """End the program; `ended` then says "ok" if nothing else had ended it."""
-        if self.ended is None:
-            self._connection.close()  # its loop of calls ends there, and it as a script ends
-            self._end()
+        with self._lock:
+            if self.ended is None:
+                self._connection.close()  # its loop of calls ends there, and it as a script ends
+                self._end()
 
-    def _load(self) -> None:
-        """Wait until the program is compiled and has run: until it answers."""
-        if self.ended is not None:
+    def _load(self, source: bytes, theirs: socket.socket) -> None:
+        """Start the program and wait until it is compiled and has run: until it answers."""
+        try:
+            with theirs:
+                self._zygote.send_job(source, self.limits, connection=theirs)
+        except ZygoteLost as error:
+            self._give_back(not_run("sandbox_error", str(error)))
             return
-        if not self._is_ready(select.POLLIN, START_SECONDS):
+        if not is_ready(self._connection, select.POLLIN, START_SECONDS):
             self._end(("sandbox_error", f"no program was started in {START_SECONDS:g} s"))
             return
         letter, ancillary, _, _ = self._connection.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
@@ -146,6 +158,10 @@ class LoadedProgram:
 
     def _ask(self, request: object, limits: Limits) -> Call:
         data = _codec.dumps(request)
+        with self._lock:
+            return self._ask_alone(data, limits)
+
+    def _ask_alone(self, data: bytes, limits: Limits) -> Call:
         if self.ended is not None:
             return self.how_it_ended()
         started = time.monotonic()
@@ -175,12 +191,12 @@ class LoadedProgram:
         clock: Clock | None = None  # from the first look on: most calls are over before
         unsent, data, size = memoryview(request), bytearray(), 4
         while len(data) < size:
-            is_ready = self._is_ready(select.POLLOUT if unsent else select.POLLIN, LOOK_SECONDS)
-            if is_ready and unsent:
+            has_come = is_ready(self._connection, select.POLLOUT if unsent else select.POLLIN, LOOK_SECONDS)
+            if has_come and unsent:
                 unsent = unsent[self._connection.send(unsent) :]
                 if not unsent:
                     continue
-            elif is_ready:
+            elif has_come:
                 chunk = self._connection.recv(65536)
                 if not chunk:
                     self._end()
@@ -194,14 +210,9 @@ class LoadedProgram:
                     break
             # Also where something came: an answer may come a byte at a time.
             clock = clock or Clock(self.pid)
-            if clock.has_passed(seconds) if is_ready else clock.is_over(seconds):
+            if clock.has_passed(seconds) if has_come else clock.is_over(seconds):
                 raise TimeoutError
         return bytes(data[4:])
-
-    def _is_ready(self, event: int, seconds: float) -> bool:
-        poller = select.poll()
-        poller.register(self._connection, event)
-        return bool(poller.poll(seconds * 1000))
 
     def _end(self, said: tuple[Status, str] | None = None) -> None:
         """End what still runs and ask how it ended; `said` is what this side knows better.

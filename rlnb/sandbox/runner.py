@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import random
+import resource
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Generator, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.machine.facts import usable_cores
@@ -42,6 +44,7 @@ NO_MORE = (
 CLOSED = "sandbox: it was closed while programs ran"
 START_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a user's processes to become fewer
 SLEEPERS_SHARE, WORKERS_FOR_SLEEPERS = 0.1, 4  # times num_workers, once that share has slept to its limit
+FILES_OF_A_WORKER, FILES_OF_OTHERS = 8, 512  # descriptors; a zygote takes eight while it starts
 # Does what each layer forbids, and says what came of it: "" where it was refused.
 PROBE = """
 import json, mmap, os, resource, socket
@@ -94,8 +97,10 @@ class Sandbox:
         self.level: Level = "none"
         self._idle: deque[Zygote] = deque()
         self._ending: deque[Zygote] = deque()
+        self._loaded: WeakSet[LoadedProgram] = WeakSet()
         self._closed = threading.Event()
         num_threads = WORKERS_FOR_SLEEPERS * self.num_workers
+        allow_open_files(FILES_OF_A_WORKER * num_threads + FILES_OF_OTHERS)
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sandbox")
         try:
             self.layers = self._probe()
@@ -120,6 +125,11 @@ class Sandbox:
         """End what still runs, and wait for it. A closed sandbox runs nothing more."""
         self._closed.set()
         self._pool.shutdown(cancel_futures=True)
+        loaded = list(self._loaded)
+        for program in loaded:  # they end side by side
+            program.stop()
+        for program in loaded:
+            program.close()
         self._ending.extend(self._idle)
         self._idle.clear()
         for zygote in self._ending:  # they end side by side
@@ -205,7 +215,9 @@ class Sandbox:
         self.check_open()
         zygote = self._take_first()
         source = program.encode("utf-8", "backslashreplace")
-        return LoadedProgram(zygote, source, limits or self.limits, self.level, self._put_back)
+        loaded = LoadedProgram(zygote, source, limits or self.limits, self.level, self._put_back)
+        self._loaded.add(loaded)
+        return loaded
 
     def report(self) -> dict[str, str]:
         """`layers`, for people."""
@@ -394,6 +406,14 @@ def wait_for_next(
         if all(worker.done() for worker in workers) and done.empty():
             raise SandboxUnavailable(CLOSED)
     return item
+
+
+def allow_open_files(num_files: int) -> None:
+    """Let this process open so many files, up to its hard limit. The soft one is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < num_files:
+        limit = num_files if hard == resource.RLIM_INFINITY else min(num_files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def highest_level(layers: dict[str, str]) -> Level:

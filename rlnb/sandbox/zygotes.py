@@ -24,6 +24,8 @@ from rlnb.sandbox.executions import Answer, Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
+# By this, modules of clusters let Python find its own library. Programs do not see it.
+FOR_THE_LOADER = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
 FOLDER_PREFIX = "rlnb-program-"
 REMOVE = 'trap "" TERM; exec 2>/dev/null; chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
 # As in _zygote.py, which nothing imports.
@@ -48,8 +50,6 @@ class Zygote:
     def __init__(self, without: Collection[str] = (), variation: Variation | None = None) -> None:
         fill_standard_streams()
         self.is_usable = True
-        self._last_job: tuple[Limits, bool] | None = None
-        self._header = b""
         self._is_removing, self._deadline = False, 0.0
         with contextlib.ExitStack() as undo:
             # Where this process is killed its zygote may not remove the folder: the next one to be made does.
@@ -79,10 +79,7 @@ class Zygote:
 
     def send_job(self, source: bytes, limits: Limits, *, connection: socket.socket | None = None) -> None:
         """Start a program. With a connection it answers calls there, and only calls are timed."""
-        job = (limits, connection is not None)
-        if job != self._last_job:  # thousands of programs in a row have the same limits
-            self._last_job, self._header = job, make_header(*job)
-        header = self._header
+        header = make_header(limits, connection is not None)
         self.is_usable = False  # until it has answered
         try:
             self._control.sendall(FRAME.pack(b"J", len(header), len(source)) + header + source)
@@ -92,7 +89,7 @@ class Zygote:
             raise ZygoteLost(str(error)) from None
 
     def answer(self, seconds: float, stopped: Callable[[], bool]) -> tuple[Answer, bytes]:
-        """Wait for the program's end and return how it ended and what it printed. Raise ZygoteLost."""
+        """Wait for the program's end; return how it ended and what it printed, see `make_execution`."""
         self._wait(seconds + GRACE_SECONDS, stopped)
         try:
             letter, ended_for, *usage, is_spent, num_message, num_body = ANSWER.unpack(
@@ -108,9 +105,7 @@ class Zygote:
 
     def answers_within(self, seconds: float) -> bool:
         """Return whether the program's answer arrives within `seconds`; do not read it."""
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
+        return is_ready(self._control, select.POLLIN, seconds)
 
     def is_alive(self) -> bool:
         """Return whether its process still runs."""
@@ -156,9 +151,7 @@ class Zygote:
     def _wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
         """Wait until it says something; `stopped` ends its program. Raises ZygoteLost."""
         has_stopped, deadline = False, time.monotonic() + seconds
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        while not poller.poll(LOOK_SECONDS * 1000):
+        while not self.answers_within(LOOK_SECONDS):
             if time.monotonic() > deadline:
                 raise ZygoteLost(f"it did not answer in {seconds:g} s")
             if not has_stopped and stopped():
@@ -174,6 +167,14 @@ class Zygote:
         return data
 
 
+def is_ready(connection: socket.socket, event: int, seconds: float) -> bool:
+    """Return whether an event of `select.poll` happens to a connection within `seconds`."""
+    poller = select.poll()
+    poller.register(connection, event)
+    return bool(poller.poll(seconds * 1000))
+
+
+@functools.cache  # thousands of programs in a row have the same limits
 def make_header(limits: Limits, serves_calls: bool) -> bytes:
     """Return the header of a job; where it serves calls, only they are timed, on this side."""
     job = {**asdict(limits), "output_bytes": limits.output_kib * 1024}
@@ -193,9 +194,8 @@ def load_library() -> int:
     script = str(Path(SCRIPT).with_name("_library.py"))
     command = [INTERPRETER, "-B", "-P", "-s", "-S", script, str(image)]
     try:
-        done = subprocess.run(
-            command, pass_fds=[image], capture_output=True, text=True, env={"LANG": "C.UTF-8"}
-        )
+        environment = {"LANG": "C.UTF-8", **FOR_THE_LOADER}
+        done = subprocess.run(command, pass_fds=[image], capture_output=True, text=True, env=environment)
         if done.returncode:
             raise OSError(f"the standard library cannot be read: {done.stderr.strip()[-500:]}")
     except BaseException:
@@ -222,6 +222,7 @@ def start(
     which would ignore the hash seed: `-P -s` and a clean environment isolate as well.
     """
     environment = {
+        **FOR_THE_LOADER,
         "PATH": os.defpath,
         "LD_BIND_NOW": "1",
         "LANG": "C.UTF-8",

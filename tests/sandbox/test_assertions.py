@@ -5,16 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlnb.sandbox import Limits, Sandbox, check_tests
+from rlnb.sandbox import Limits, check_tests
 from rlnb.sandbox.assertions import PLACE, compile_test
 
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(num_workers=1, require="none") as opened:
-        yield opened
-
-
+SANDBOX = {"num_workers": 1, "require": "none"}
 ORDINARY = [
     "assert f(2) == 2 and not f(0)",
     "assert f([1, 2])[0] == 1 and {**f({'a': 1})} == {'a': 1}, 'why'",

@@ -3,18 +3,15 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import wait_for
 
 from rlnb.sandbox import Limits, Sandbox, calls, check_tests
 
 FAST = Limits(cpu_seconds=0.4, memory_mib=128)  # little memory is filled long before the time is up
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(num_workers=2, require="none") as opened:
-        yield opened
+SANDBOX = {"require": "none"}
 
 
 def test_functions_are_called_with_plain_data(sandbox):
@@ -101,10 +98,40 @@ def test_a_closed_program_answers_no_more_and_leaves_nothing(sandbox):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_an_interrupted_load_ends_its_program(monkeypatch):
+    def interrupt(program, name):
+        raise KeyboardInterrupt
+
+    with Sandbox(num_workers=1, require="none") as sandbox:
+        (zygote,) = sandbox._idle
+        monkeypatch.setattr(calls.LoadedProgram, "get", interrupt)
+        with pytest.raises(KeyboardInterrupt) as kept:  # with its frames, as a notebook keeps them
+            sandbox.load("while True: pass")
+        zygote._process.wait(60)
+        assert kept.tb is not None
+
+
+def test_a_closed_sandbox_ends_the_programs_that_it_keeps_alive():
+    with Sandbox(num_workers=1, require="none") as closed:
+        program = closed.load("def f(): return 7")
+    assert not os.path.exists(f"/proc/{program.pid}")
+    assert program.call("f").status == program.ended.status == "sandbox_error"
+
+
+def test_a_sandbox_is_closed_while_another_thread_waits_for_a_call():
+    with ThreadPoolExecutor(1) as pool, Sandbox(num_workers=1, require="none") as closed:
+        program = closed.load("def f(): return 7\ndef wait():\n    while True: pass")
+        waits = pool.submit(program.call, "wait", cpu_seconds=600.0)
+        wait_for(lambda: program.cpu_seconds() > 0.2)
+        closed.close()
+        assert waits.result().status == "sandbox_error"
+
+
 def test_arguments_that_are_too_large_are_refused_here(sandbox):
     with sandbox.load("def f(x): return 7") as program:
         with pytest.raises(ValueError):
             program.call("f", "x" * 2**20)
+        assert "too many values" in program.call("f", [1] * 125_000).error
         assert program.call("f", 1).value == 7
 
 

@@ -1,5 +1,9 @@
 """What counts of the time on the wall, by what the kernel says in a folder such as /proc/PID."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +35,26 @@ def test_a_limit_of_two_seconds(tmp_path: Path, schedstat, state, elapsed, is_ov
     if schedstat:
         (thread / "schedstat").write_text(f"{schedstat}\n")
     assert _clock.is_over(str(tmp_path), elapsed, 2.0) == is_over
+
+
+HIDDEN = """
+from rlnb.sandbox import Limits, Sandbox
+with Sandbox(Limits(cpu_seconds=0.3), num_workers=1, require="none") as sandbox:
+    with sandbox.load("import time\\ndef f(): time.sleep(30)") as program:
+        print(program.ended is None, program.call("f").status)
+    print(sandbox.run("import time; time.sleep(30)").status)
+"""
+MOUNT = (
+    "mount -t proc -o hidepid=2,gid=1 proc /proc || exit 77; exec setpriv --bounding-set=-sys_ptrace "
+    '--inh-caps=-sys_ptrace "$0" -c "$1"'
+)
+
+
+def test_where_proc_hides_the_programs_a_sleeper_ends_all_the_same():
+    if os.geteuid() or not shutil.which("setpriv"):
+        pytest.skip("only root can mount a /proc that hides processes")
+    command = ["unshare", "--mount", "sh", "-c", MOUNT, sys.executable, HIDDEN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+        pytest.skip(f"no /proc can be mounted here: {done.stderr}")
+    assert done.stdout.split() == ["True", "timeout", "timeout"], done.stderr

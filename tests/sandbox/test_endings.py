@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlnb.sandbox import Limits, Reruns, Sandbox
+from rlnb.sandbox import Limits
 
-LIMITS = Limits(cpu_seconds=1.0)
+SANDBOX = {"limits": Limits(cpu_seconds=1.0), "num_workers": 1}
 NOISY = "class A:\n    def __init__(self, n): self.n = n\n    def __del__(self): print('del', self.n)\n"
 AS_A_SCRIPT = {
     "a global is destroyed": NOISY + "a = A(1)\nprint('end')",
@@ -75,18 +75,6 @@ values = st.recursive(
 )
 
 
-@pytest.fixture(scope="module")
-def reruns():
-    with Reruns(LIMITS, num_workers=2) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def plain():
-    with Sandbox(LIMITS, num_workers=1) as opened:
-        yield opened
-
-
 def printed_by_python(program: str, folder) -> str:
     script = folder / "program.py"
     script.write_text(program)
@@ -94,12 +82,12 @@ def printed_by_python(program: str, folder) -> str:
 
 
 @pytest.mark.parametrize("name", AS_A_SCRIPT)
-def test_a_script_ends_with(name, reruns, plain, tmp_path):
+def test_a_script_ends_with(name, reruns, sandbox, tmp_path):
     program = AS_A_SCRIPT[name]
     (rerun,) = reruns.run_many([program])
     printed = printed_by_python(program, tmp_path)
     assert rerun.difference == ""
-    assert rerun.execution.stdout == plain.run(program).stdout == printed != ""
+    assert rerun.execution.stdout == sandbox.run(program).stdout == printed != ""
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -112,6 +100,6 @@ def test_no_output_depends_on(name, reruns):
 
 @given(parts=st.lists(st.tuples(names, values), min_size=1, max_size=6))
 @settings(max_examples=25)
-def test_globals_are_destroyed_in_the_order_of_python(parts, plain, tmp_path_factory):
+def test_globals_are_destroyed_in_the_order_of_python(parts, sandbox, tmp_path_factory):
     program = SETUP + "\n".join(f"{name} = {value}" for name, value in parts)
-    assert plain.run(program).stdout == printed_by_python(program, tmp_path_factory.mktemp("script"))
+    assert sandbox.run(program).stdout == printed_by_python(program, tmp_path_factory.mktemp("script"))

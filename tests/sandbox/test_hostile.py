@@ -187,17 +187,3 @@ def test_a_signal_to_its_group_reaches_nobody_else(basic):
 
 def test_nothing_was_written_outside(standard):
     assert not os.path.exists("/tmp/rlnb-attack")
-
-
-def test_a_verdict_cannot_be_looked_up(standard):
-    # 78, 79: the frames and objects that a program can reach hold no limits, tests or letters.
-    looks = (
-        "import gc, sys\n"
-        "frames, frame = [], sys._getframe()\n"
-        "while frame: frames.append(sorted(frame.f_locals)); frame = frame.f_back\n"
-        "held = [o for o in gc.get_objects() if isinstance(o, dict) and 'memory_mib' in o]\n"
-        "print(len(frames), [sorted(h) for h in held])"
-    )
-    execution = standard.run(looks)
-    assert execution.status == "ok"
-    assert "assert" not in execution.stdout

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from patched import patch_script
 
-from rlnb.sandbox import Limits, Sandbox
+from rlnb.sandbox import Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import INTERPRETER
 
 WITHOUT_LAYERS = {"strict": (), "standard": ("namespaces",)}
@@ -96,3 +97,17 @@ def test_a_program_that_is_called_wakes_its_event_loop_from_threads(sandbox):
     program += "def g(n): return [asyncio.run(f(n)) for _ in range(2)]"
     with sandbox.load(program) as loaded:
         assert loaded.call("g", 4).value == [8, 8]
+
+
+def test_a_file_that_cannot_be_read_is_left_out(monkeypatch, tmp_path):
+    zones, scripts = tmp_path / "zones", tmp_path / "scripts"
+    for folder in (zones, scripts):
+        folder.mkdir()
+    (zones / "localtime").symlink_to("nowhere")
+    patch_script(monkeypatch, scripts, "_library.py", '"/usr/share/zoneinfo"', repr(str(zones)))
+    zygotes.load_library.cache_clear()
+    try:
+        with Sandbox(num_workers=1) as sandbox:
+            assert sandbox.run("print(1)").stdout == "1\n"
+    finally:
+        zygotes.load_library.cache_clear()

@@ -11,7 +11,6 @@ from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Reruns, Sandbox
 from rlnb.sandbox.reruns import describe_difference, make_variation
 
-LIMITS = Limits(cpu_seconds=1.0)
 TRAPS = {
     # addresses
     "a function": "print(lambda: 1)",
@@ -43,12 +42,19 @@ TRAPS = {
     "the host": "import socket; print(socket.gethostname())",
     "the platform": "import platform; print(platform.platform())",
     "the processors": "import os; print(os.cpu_count())",
-    "the usable processors": "import os; print(len(os.sched_getaffinity(0)), os.sched_getaffinity(0))",
+    "the usable processors": "import os; print(os.sched_getaffinity(0))",
+    "how many are usable": "import os; print(len(os.sched_getaffinity(0)))",
+    "the user's numbers": "import os; print(os.getresuid())",
     "the network card": "import uuid; print(uuid.getnode())",
 }
 HONEST = {
     "a huge number": ("print(str(7 ** 999)[:9])", f"{str(7**999)[:9]}\n"),
     "a seeded one": ("import random as r; print(r.Random(3).random())", f"{random.Random(3).random()}\n"),
+    "a daemon": (
+        "import threading, time\ndef f():\n    while True: time.sleep(1e-4)\n"
+        "threading.Thread(target=f, daemon=True).start()\nprint(1)",
+        "1\n",
+    ),
     "a given date": ("import datetime; print(datetime.date(2020, 1, 2).isoformat())", "2020-01-02\n"),
     "a given time": ("import time; print(time.strftime('%Y', time.gmtime(0)))", "1970\n"),
     "a sorted set": ("print(sorted({'b', 'a', 'c'}))", "['a', 'b', 'c']\n"),
@@ -68,12 +74,6 @@ ENDINGS = {
     "no program": ("print(", {"syntax_error"}),
     "floods": ("while True: print('a' * 999)", {"output_exceeded"}),
 }
-
-
-@pytest.fixture(scope="module")
-def reruns():
-    with Reruns(LIMITS, num_workers=2) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("name", TRAPS)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from waiting import run_python
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Sandbox
@@ -155,3 +156,12 @@ def test_a_job_of_a_cluster_uses_the_cores_that_it_was_given(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     with Sandbox(require="none") as sandbox:
         assert sandbox.num_workers == 1
+
+
+def test_a_large_limit_of_the_stack_leaves_a_programs_threads_room():
+    code = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (2**30, resource.RLIM_INFINITY))\n"
+        "from rlnb.sandbox import Sandbox\nwith Sandbox(num_workers=1) as sandbox:\n"
+        "    print(sandbox.run('import threading; threading.Thread(target=int).start()'))"
+    )
+    assert run_python(code, timeout=120).stdout.startswith("Execution(status='ok'")

@@ -10,6 +10,7 @@ from rlnb.sandbox import Limits, Sandbox, Variation
 SHIFT_SECONDS = 169_440_182.9
 DAY_SECONDS = 86_400
 LIMITS = Limits(cpu_seconds=1.0)
+SANDBOX = {"limits": LIMITS, "num_workers": 1}
 IMPORTS = "import calendar, copy, datetime, os, pickle, resource, time, uuid\nfrom datetime import *\n"
 # Seconds that each reading tells, and how coarsely.
 READINGS = {
@@ -43,12 +44,6 @@ AS_USUAL = [
 
 
 @pytest.fixture(scope="module")
-def plain():
-    with Sandbox(LIMITS, num_workers=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def varied():
     with Sandbox(LIMITS, num_workers=1, variation=Variation(7, SHIFT_SECONDS)) as opened:
         yield opened
@@ -61,9 +56,9 @@ def printed(sandbox, expression, *, before=IMPORTS):
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_varied_interpreter_shifts(reading, plain, varied):
+def test_a_varied_interpreter_shifts(reading, sandbox, varied):
     before = IMPORTS + "import time\n"  # the module, not the class
-    here, there, later = (float(printed(box, reading, before=before)) for box in (plain, varied, plain))
+    here, there, later = (float(printed(box, reading, before=before)) for box in (sandbox, varied, sandbox))
     assert here - READINGS[reading] - 1 < there - SHIFT_SECONDS < later + READINGS[reading] + 1
 
 
@@ -74,11 +69,11 @@ def test_in_a_varied_interpreter_it_is_as_usual_that(expression, varied):
     assert printed(varied, f"repr([{expression}])") == repr(eval(f"[{expression}]", names))
 
 
-def test_without_a_variation_the_interpreter_is_as_it_was(plain):
+def test_without_a_variation_the_interpreter_is_as_it_was(sandbox):
     looks = "import sys\nimport datetime, os, time\nprint(type(time.time).__name__, type(datetime.date.today)"
     looks += ".__name__, '_variation' in sys.modules, os.environ['PYTHONHASHSEED'], time.tzname[0])"
     kind = "builtin_function_or_method"
-    assert plain.run(looks).stdout == f"{kind} {kind} False 0 UTC\n"
+    assert sandbox.run(looks).stdout == f"{kind} {kind} False 0 UTC\n"
 
 
 LIKE_BUILT_IN = [

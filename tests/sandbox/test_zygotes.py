@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from patched import patch_script
 from processes import belongings, children_of, interrupted, programs
-from waiting import is_running, wait_for
+from waiting import is_running, run_python, wait_for
 
 from rlnb.errors import SandboxUnavailable
 from rlnb.sandbox import Limits, Reruns, Sandbox, zygotes
@@ -252,3 +252,32 @@ def test_a_limit_of_open_files_that_is_too_low_is_named():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert "ulimit -n" in done.stderr
+
+
+MANY_WORKERS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4096))
+from rlnb.sandbox import Sandbox
+with Sandbox(num_workers=24) as sandbox:
+    print({execution.status for execution in sandbox.run_many(map("print({})".format, range(48)))})
+"""
+BY_THE_LOADER = """
+import sys
+from rlnb.sandbox import Sandbox, zygotes
+zygotes.INTERPRETER = sys.argv[1]
+with Sandbox(num_workers=1) as sandbox:
+    print(sandbox.run("import os; print('LD_LIBRARY_PATH' in os.environ)").stdout)
+"""
+
+
+def test_many_workers_open_more_files_than_a_shells_limit():
+    assert run_python(MANY_WORKERS, timeout=120).stdout == "{'ok'}\n"
+
+
+def test_an_interpreter_finds_its_library_as_a_clusters_module_says(tmp_path):
+    launcher = tmp_path / "python"
+    launcher.write_text(f'#!/bin/sh\n[ "$LD_LIBRARY_PATH" ] || exit 127\nexec {sys.executable} "$@"\n')
+    launcher.chmod(0o755)
+    command, environ = [sys.executable, "-c", BY_THE_LOADER, launcher], os.environ | {"LD_LIBRARY_PATH": "/x"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False"], done.stderr
