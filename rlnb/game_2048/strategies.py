@@ -179,11 +179,11 @@ def read_changes(statements: Sequence[ast.stmt], filling: Collection[str] = ()) 
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             mutated.add(root_name(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # random.shuffle(ORDER)
-            mutated |= {root_name(part) for part in (node.func, *node.args)}
+            mutated |= {root_name(part) for part in (node.func, *arguments_of(node))}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called.add(node.func.id)
             if node.func.id in filling:
-                mutated |= {root_name(part) for part in node.args} - {FUNCTION}
+                mutated |= {root_name(part) for part in arguments_of(node)} - {FUNCTION}
         elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             loops.append(node)
         elif isinstance(node, DEFINITIONS):
@@ -194,6 +194,10 @@ def read_changes(statements: Sequence[ast.stmt], filling: Collection[str] = ()) 
         if not mutated.isdisjoint(names_in(loop.target)):
             mutated |= names_in(loop.iter) - PYTHON
     return Changes(bound - {""}, mutated - {""}, called)
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def find_changing(tree: ast.Module, needed: set[str]) -> tuple[set[str], set[str]]:

@@ -24,13 +24,13 @@ _NAMES = r"(?:final_?)?(?:answer|action|move|choice|box|id)"
 # In tags, which may be cut off, and as the value of a key in JSON.
 _TAG = re.compile(
     rf"<{_NAMES}>([^<]{{0,400}})|\A([^<]{{0,400}})</{_NAMES}>|\[{_NAMES}\]([^\[]{{0,400}})"
-    rf"|\"{_NAMES}\"\s{{0,4}}:\s{{0,4}}\"?([^\",{{}}]{{1,60}})",
+    rf"|\"{_NAMES}\"\s{{0,4}}:\s{{0,4}}(?:\"([^\"{{}}]{{1,60}})|([^\",{{}}]{{1,60}}))",
     re.IGNORECASE,
 )
 _COMMAND = re.compile(r"\\(?!boxed)[A-Za-z]+\s{0,4}|\\[^A-Za-z]|</\w{1,20}>")
 _WRAPPED = re.compile(r"\\[A-Za-z]+\{(.*)\}", re.DOTALL)  # \text{...}
 _BRACKETS = str.maketrans("【】〔〕「」『』«»⟨⟩", "[][][][][][]", "\ufe0f\u20e3")  # and none around a digit
-_END = re.compile(r"<[|｜][^<>|｜]{1,32}[|｜]>|</s>|<eos>|<end_of_turn>")
+_END = re.compile(r"<[|｜][^<>|｜]{1,32}[|｜]>|</s>|<eos>|<end_of_turn>|</?response>")
 # "4.5" and a square such as "2,2", "(2, 2)" or "2-2" are one token and no id.
 _TOKEN = re.compile(r"\n|->|[0-9]+(?:(?:[.,-]|, (?=[0-9]+[)\]}]))[0-9]+)+|[^\W_]+|[^\w\s]")
 _BULLET = re.compile(r"^(?:[-*•→✅✔]|\[[ xX✓✔]?\])\s+")
@@ -244,7 +244,7 @@ class _Reader:
             return _as_id(text)
         wrapped = _WRAPPED.fullmatch(text)
         for action, name in self.words.items():
-            if name == text or (wrapped and name == wrapped[1]):
+            if text in (name, f"{action} -> {name}") or (wrapped and name == wrapped[1]):
                 return action
         sentence = plain(text)
         if sentence in self.plain:

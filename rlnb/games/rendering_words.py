@@ -151,7 +151,7 @@ class LeducPoker(TextGame):
         "public card wins the pot; otherwise the higher card does, and equal cards share it."
     )
 
-    usual = {"starting_player": 0, "suit_isomorphism": False}
+    usual = {"starting_player": 0, "suit_isomorphism": False, "action_mapping": False}
 
     def known(self, state: pyspiel.State, player: int) -> re.Match[str]:
         """Return groups 1 to 8: own card, round, pot, both players' money, public card, both rounds."""

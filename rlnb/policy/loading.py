@@ -103,7 +103,7 @@ def load_policy(
         model, tokenizer = load_with_transformers(source, params, is_trained=is_trained)
     if is_trained and not params.adapters and params.lora_rank:
         model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
-    elif params.id == "tiny" and not params.lora_rank:
+    elif params.id == "tiny" and not (params.lora_rank or params.adapters):
         model = make_fresh_weights(model, seed=seed)
     folder = find_folder(model.name_or_path, params.cache_dir)
     complete_tokenizer(model, tokenizer, folder, params=params)
@@ -319,14 +319,14 @@ def complete_tokenizer(
     """
     tokenizer.padding_side = "left"
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces from code
-    show_thoughts(tokenizer)
-    keep_first_blank(tokenizer)
+    show_all_text(tokenizer)
     ends = model.generation_config.eos_token_id
     known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
     is_published = folder is None or (folder / "generation_config.json").is_file()
-    # Base models of the Qwen family never list the end of a chat.
-    names = {"<|im_end|>"} if is_published else END_TOKENS
-    known |= {tokenizer.convert_tokens_to_ids(name) for name in tokenizer.get_vocab().keys() & names}
+    vocabulary = tokenizer.get_vocab().keys()
+    # Base models of the Qwen family never list the end of a chat, StarCoder 2's never that of a file.
+    names = vocabulary & {"<|im_end|>"} or {"<file_sep>"} if is_published else END_TOKENS
+    known |= {tokenizer.convert_tokens_to_ids(name) for name in vocabulary & names}
     if not (known := known - {None}):
         raise PolicyUnavailable(f"model.id = {params.id!r} has no end token; {NAME_END}")
     if tokenizer.eos_token is None:
@@ -340,58 +340,42 @@ def complete_tokenizer(
         setattr(model.config, name, getattr(tokenizer, name))
 
 
-def show_thoughts(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let decoded text hold what begins and ends thoughts, special tokens of Mistral's and Gemma's models."""
-    added = tokenizer.added_tokens_decoder.values()
-    if not any(token.special and THOUGHT_TOKEN.fullmatch(token.content) for token in added):
+def show_all_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let decoded text hold what begins and ends thoughts, and the blank that it begins with.
+
+    The first are special tokens of Mistral's and Gemma's models; sentencepiece's decoders drop the second, as
+    if nothing came before. `save_tokenizer` writes the rules that were published; the checkpoints that TRL
+    writes have these.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # a tokenizer written in Python
         return
-    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = tokenizer.added_tokens_decoder.values()
+    hides_thoughts = any(token.special and THOUGHT_TOKEN.fullmatch(token.content) for token in added)
+    if not hides_thoughts and not re.search("Metaspace|Strip", str(backend.decoder)):
+        return
+    rules = json.loads(backend.to_str())
     for token in rules["added_tokens"]:
         token["special"] &= not THOUGHT_TOKEN.fullmatch(token["content"])
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(rules))
-
-
-def keep_first_blank(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let decoded text begin with its blank; sentencepiece's decoders drop it, as if nothing came before.
-
-    `save_tokenizer` writes the rules that were published; the checkpoints that TRL writes have these.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)  # None: a tokenizer written in Python
-    decoding = backend.decoder if backend is not None else None
-    if decoding is None:
-        return
-    published = decoding.__getstate__()
-    written = json.loads(published)
-    for part in (parts := written.get("decoders", [written])):
-        if part["type"] == "Metaspace":
+    decoding = rules["decoder"] or {}
+    for part in (parts := decoding.get("decoders", [decoding])):
+        if part.get("type") == "Metaspace":
             part["prepend_scheme"] = "never"
-    if "decoders" in written:
-        written["decoders"] = [part for part in parts if part["type"] != "Strip"]
-    if written != json.loads(published):
-        tokenizer.published_decoder = published
-        set_decoder(tokenizer, json.dumps(written).encode())
-
-
-def set_decoder(tokenizer: PreTrainedTokenizerBase, rules: bytes) -> bytes:
-    """Let a tokenizer decode by these rules, and return those that it had."""
-    decoding = tokenizer.backend_tokenizer.decoder
-    before: bytes = decoding.__getstate__()
-    decoding.__setstate__(rules)
-    tokenizer.backend_tokenizer.decoder = decoding
-    return before
+    if "decoders" in decoding:
+        decoding["decoders"] = [part for part in parts if part["type"] != "Strip"]
+    tokenizer.published, tokenizer._tokenizer = backend, Tokenizer.from_str(json.dumps(rules))
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write a tokenizer, with the decoder that it was published with."""
-    published = vars(tokenizer).get("published_decoder")
-    if published is None:
+    """Write a tokenizer by the rules that it was published with."""
+    if (published := vars(tokenizer).get("published")) is None:
         tokenizer.save_pretrained(directory)
         return
-    ours = set_decoder(tokenizer, published)
+    ours, tokenizer._tokenizer = tokenizer._tokenizer, published
     try:
         tokenizer.save_pretrained(directory)
     finally:
-        set_decoder(tokenizer, ours)
+        tokenizer._tokenizer = ours
 
 
 def use_plain_sampling(model: PreTrainedModel) -> None:

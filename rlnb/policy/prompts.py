@@ -63,6 +63,8 @@ class Chat:
         options |= {"strftime_now": TODAY.strftime}
         try:
             text = str(tokenizer.apply_chat_template(with_system(messages, self.system), **options))
+            if self.system and self.system.strip() not in text:  # as Phi 3's, which skips other roles
+                raise TemplateError("the template drops a system message")
         except TemplateError:
             if self.system is None:
                 raise

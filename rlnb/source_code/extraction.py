@@ -8,6 +8,7 @@ import ast
 import html
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
 
 from rlnb.params.thoughts import BEGIN_THOUGHT, END_THOUGHT, THINK
-from rlnb.source_code.checks import LONGEST_PROGRAM, iterate_scopes
+from rlnb.source_code.checks import LONGEST_PROGRAM, imported_names, iterate_scopes, names_in
 
 # Where thoughts begin and answers begin: by such marks, in GPT-OSS's channels, and in words.
 MARK = re.compile(
@@ -49,7 +50,8 @@ JSON_VALUE = re.compile(r"\"[ \t]*+:[ \t]*+\"(?:[^\"\\]|\\.)*+\Z")  # a text in 
 HTML_CODE = re.compile(r"^[ \t]*+(?:<pre[^<>]*+>\s*+)?<code[^<>]*+>|</code>", re.IGNORECASE | re.MULTILINE)
 ENTITY = re.compile(r"&#?\w{1,32};")
 LONE_WORD = re.compile(r"\s*+(?P<word>[A-Za-z][\w+#.]*+):?[^\S\n]*+\n")
-ATTRIBUTE = re.compile(r"[\w-]++=[\"'{]")  # of a fence, such as title="a.py"
+ATTRIBUTE = re.compile(r"[\w-]++=(?:[\"'{]|[\w./-]*\.py\b|true\b|false\b)")  # of a fence: title="a.py"
+FUTURE = re.compile(r"^from __future__ import [^(\n]*+\n", re.MULTILINE)
 STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
@@ -92,8 +94,10 @@ class Program:
     @property
     def whole(self) -> str:
         """The code with its helpers."""
-        is_first = "from __future__" in self.code
-        return self.code + self.helpers if is_first else self.helpers + self.code
+        whole = self.helpers + self.code
+        if not self.helpers or not (first := FUTURE.findall(whole)):
+            return whole
+        return "".join(dict.fromkeys(first)) + FUTURE.sub("", whole)
 
     @property
     def is_foreign(self) -> bool:
@@ -121,10 +125,12 @@ class Program:
             return False
         if not self.tree or not module or function not in module.get_identifiers():
             return False
-        if any(getattr(node, "name", "") == function and is_stub(node) for node in self.tree.body[-1:]):
+        named = [node for node in self.tree.body if getattr(node, "name", "") == function]
+        if any(map(is_stub, named[-1:])):  # the last of overloads
             return False
-        symbol = module.lookup(function)
-        return symbol.is_assigned() or symbol.is_imported()
+        sources = imported_names(self.tree).get(function, ())  # not the answer's own: `from main import f`
+        is_imported = any(each.partition(".")[0] in sys.stdlib_module_names for each in sources)
+        return module.lookup(function).is_assigned() or is_imported
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,9 @@ def iterate_drafts(completion: str, *, function: str, prefix: str = "") -> Itera
     """
     for text in _list_readings(completion, prefix, function, with_thoughts=True):
         programs = list(_iterate_programs(text, function))
-        yield from islice((program.whole for program in programs[::-1] if program.closed), MAX_BLOCKS)
+        closed = [program for program in programs[::-1] if program.closed]
+        closed.sort(key=lambda program: not program.defines(function))  # a stub defines nothing
+        yield from islice((program.whole for program in closed), MAX_BLOCKS)
         yield from (program.whole for program in programs if not program.closed)
 
 
@@ -307,7 +315,7 @@ def _iterate_programs(text: str, function: str) -> Iterator[Program]:
             bare = bare[indented.start() :]
         for mended in dict.fromkeys((bare, *mend_code(bare))):
             if code := find_bare_code(mended, parses):
-                yield Program(code, _read_code(code, parses)[1])
+                yield Program(*_read_code(drop_last_sentences(code), parses)[:2])
 
 
 def compile_mentions(function: str) -> re.Pattern[str]:
@@ -341,7 +349,8 @@ def _iterate_blocks(text: str, function: str, parses: Iterator[int]) -> Iterator
         index = end
         is_closed = block.closed or not opening.fence
         yield Program(block.code, block.tree, opening.language, is_closed, settled, helpers)
-        if block.has_only(is_helper) and not block.defines(function):
+        is_kept = block.has_only(lambda part: is_helper(part) or bool(function) and is_table(part))
+        if is_kept and not block.defines(function):
             helpers += block.code
 
 
@@ -511,6 +520,15 @@ def find_whole_program(text: str) -> str:
     return code if STATEMENT.search(code) else ""
 
 
+def drop_last_sentences(code: str) -> str:
+    """Return bare code without statements behind it that may be sentences: `Explanation`."""
+    body = tree.body if (tree := parse_program(code)) else []
+    ends = [statement.end_lineno or 0 for statement in body if not may_be_prose(statement)]
+    if not ends or not may_be_prose(body[-1]):
+        return code
+    return "\n".join(code.split("\n")[: max(ends)]) + "\n"
+
+
 def may_be_prose(statement: ast.stmt) -> bool:
     """Return whether a statement does nothing, so may be a sentence: `Sure`, `yes or no`, `Answer: seven`."""
     if isinstance(statement, ast.AnnAssign):
@@ -530,10 +548,22 @@ def is_helper(statement: ast.stmt) -> bool:
     return is_import(statement) or is_definition and not is_stub(statement)
 
 
+def is_table(statement: ast.stmt) -> bool:
+    """Return whether a statement gives names to literals, or to what is computed from them."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not statement.value:
+        return False
+    return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(statement.value))
+
+
 def is_stub(statement: ast.stmt) -> bool:
     """Return whether a statement is a function whose body is still to be written."""
     body = statement.body if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else []
-    return bool(body) and all(is_constant(part) or isinstance(part, ast.Pass) for part in body)
+    return bool(body) and all(
+        is_constant(part)
+        or isinstance(part, ast.Pass)
+        or (isinstance(part, ast.Raise) and "NotImplementedError" in names_in(part))
+        for part in body
+    )
 
 
 def is_constant(statement: ast.stmt) -> bool:

@@ -186,6 +186,8 @@ FILLINGS = {
     "rows of a table": "T = [[0] * 4 for _ in range(4)]\nfor i, row in enumerate(T):\n    row[0] = i\n",
     "an imported function": "from random import shuffle\nT = list('éuai')\nshuffle(T)\n",
     "a function": "T = {}\ndef fill(table):\n    table[0] = 'a'\nfill(T)\n",
+    "a function by keyword": "T = {}\ndef fill(table):\n    table[0] = 'a'\nfill(table=T)\n",
+    "a library's function by keyword": "import random\nT = list('éuai')\nrandom.shuffle(x=T)\n",
     "a function of a function": (
         "T = {}\ndef fill(t):\n    t[0] = 'a'\ndef begin(t):\n    fill(t)\nbegin(T)\n"
     ),

@@ -56,6 +56,8 @@ KUHN = {0: "pass", 1: "bet"}
         ("<answer>Action (4)</answer>", 4),
         ("[box]4[/box]", 4),
         ('{"reasoning": "2 is bad", "action": 4}', 4),
+        ('{"action": "place X in row 2, column 2"}', 4),
+        ("<think>1</think><response>4</response>", 4),
         ("4️⃣", 4),
     ],
 )
@@ -144,6 +146,12 @@ def test_words_that_differ_only_by_case_are_told_apart_exactly_and_not_guessed()
     assert parse_answer("BXC3", chess).problem == "no_action"
 
 
+def test_a_line_of_the_prompt_is_an_answer_whatever_signs_its_words_hold():
+    words = {2924: r"bQ \bM", 2938: r"bQ \bP"}
+    for text in (r"2924 -> bQ \bM", r"\boxed{2924 -> bQ \bM}"):
+        assert parse_answer(text, words).action == 2924
+
+
 def test_an_id_beats_words_that_look_like_another_id():
     assert parse_answer("5", {5: "value 7", 7: "value 5"}).action == 5
     assert parse_answer("value 5", {5: "value 7", 7: "value 5"}).action == 7
@@ -158,3 +166,9 @@ def test_any_text_gives_a_legal_action_or_a_problem_with_a_reason(text):
     else:
         assert answer.action is None
         assert answer.reason.endswith("legal: 1, 2, 4, 5, 8.")
+
+
+def test_words_in_json_are_read_whole_and_not_for_those_of_another_action():
+    assert (
+        parse_answer('{"action": "place X in row 3, column 1"}', CELLS).action is None
+    )  # 8 alone is in row 3

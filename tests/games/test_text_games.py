@@ -192,6 +192,10 @@ def test_nobody_is_prompted_at_chance_nodes_and_after_the_end():
             game.prompt(state)
 
 
+def test_words_are_left_where_a_parameter_gives_the_actions_other_meanings():
+    assert type(load_game("leduc_poker(action_mapping=True)")) is TextGame
+
+
 def test_a_game_knows_its_names_and_whether_it_hides_anything():
     game = load_game(" breakthrough(rows=6,columns=6)\n")
     assert (game.name, game.short_name) == ("breakthrough(columns=6,rows=6)", "breakthrough")

@@ -6,23 +6,27 @@ import json
 import shutil
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_policy import load_tiny, tiny_params, train_by_hand
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from rlnb.code_execution.prompts import build_prompt
 from rlnb.code_execution.tasks import Task
 from rlnb.code_execution.tasks import Test as Call
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.machine.table import MACHINES
+from rlnb.params.sections import ModelParams
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
 from rlnb.policy.adapters import adapters_off
 from rlnb.policy.generation import BLOCK_TOKENS, batches, generate_ids, uniform_columns
-from rlnb.policy.loading import leave_memory_to_the_system
+from rlnb.policy.loading import complete_tokenizer, leave_memory_to_the_system
+from rlnb.selfplay.params import PlayerModelParams
 
 # As Qwen3's: where nothing is said, the model thinks.
 THINKING = (
@@ -309,3 +313,18 @@ def test_torch_is_capped_on_the_machines_whose_gpu_shares_the_systems_memory(mon
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
             leave_memory_to_the_system()
     assert shares == [0.8]
+
+
+def test_adapters_of_the_tiny_model_are_loaded_where_a_profile_trains_every_weight(cache_dir, tiny, tmp_path):
+    adapters = save_adapters(tiny, tmp_path / "adapters")
+    given = {"id": "tiny", "cache_dir": str(cache_dir), "dtype": "float32", "load_in_4bit": False}
+    assert load_policy(PlayerModelParams(**given, lora_rank=0, adapters=str(adapters))).model.peft_config
+
+
+def test_a_model_that_ends_files_stops_where_a_file_ends(tmp_path):
+    (tmp_path / "generation_config.json").write_text("{}")
+    backend = Tokenizer(models.BPE({"<|endoftext|>": 0, "<file_sep>": 1, "a": 2}, []))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    model = SimpleNamespace(generation_config=GenerationConfig(eos_token_id=0), config=SimpleNamespace())
+    complete_tokenizer(model, tokenizer, tmp_path, params=ModelParams(id="x"))
+    assert model.generation_config.eos_token_id == [0, 1]

@@ -15,7 +15,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from rlnb.code_game.prediction import SHOTS, prediction_prompt
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import adapters_off
-from rlnb.policy.loading import keep_first_blank, save_tokenizer
+from rlnb.policy.loading import save_tokenizer, show_all_text
 from rlnb.policy.scoring import TokenScores, continue_ids, read_front, score
 
 TWICE = "Write a Python function that returns twice its argument."
@@ -155,7 +155,7 @@ def test_an_answer_begins_with_the_blanks_of_its_first_token(decoder):
     body = "    x = 1\n    return x\n"
     tokens = tokenizer(body)["input_ids"]
     assert tokenizer.decode(tokens) == body[1:]
-    keep_first_blank(tokenizer)
+    show_all_text(tokenizer)
     assert tokenizer.decode(tokens) == body
 
 
@@ -169,11 +169,11 @@ def test_no_blank_comes_before_what_continues_a_text():
 def test_a_tokenizer_is_saved_as_it_was_published_and_one_without_a_backend_stays_as_it_is(tmp_path):
     strips = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     tokenizer = sentencepiece(normalizer=normalizers.Replace(" ", "▁"), decoder=strips)
-    keep_first_blank(tokenizer)
+    show_all_text(tokenizer)
     save_tokenizer(tokenizer, tmp_path)
     assert "Strip" in (tmp_path / "tokenizer.json").read_text()
     assert tokenizer.decode(tokenizer("  x")["input_ids"]) == "  x"
-    keep_first_blank(ByT5Tokenizer())
+    show_all_text(ByT5Tokenizer())
 
 
 def test_padding_does_not_use_up_a_sliding_window(cache_dir, tmp_path):

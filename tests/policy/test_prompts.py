@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 from refusals import refused
 from tokenizer_rules import RULES, train_tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from rlnb.code_execution.prompts import build_prompt
@@ -21,7 +21,7 @@ from rlnb.mbpp.prompts import TEMPLATES, build_question
 from rlnb.mbpp.writers import PROGRAM_STARTS
 from rlnb.params import load_params
 from rlnb.params.thoughts import THOUGHT_MARKS
-from rlnb.policy.loading import show_thoughts
+from rlnb.policy.loading import save_tokenizer, show_all_text
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
 from rlnb.source_code.extraction import is_complete_answer
 
@@ -195,7 +195,7 @@ def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(
     tokenizer.add_special_tokens({"additional_special_tokens": list(marks)})
     text = f"{marks[0]}print(1){marks[1]}print(2)"
     tokens = tokenizer(text + tokenizer.eos_token)["input_ids"]
-    show_thoughts(tokenizer)
+    show_all_text(tokenizer)
     assert tokenizer.decode(tokens, skip_special_tokens=True) == text
     assert tokenizer(text + tokenizer.eos_token)["input_ids"] == tokens
 
@@ -213,3 +213,20 @@ def test_a_chat_needs_a_template():
     tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.chat_template = None
     assert "model.id: " in refused(Chat(tokenizer).ask, "Why?")
+
+
+def test_a_saved_tokenizer_hides_thoughts_as_the_published_one_does(tmp_path):
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    tokens = tokenizer("[THINK]a[/THINK]b")["input_ids"]
+    show_all_text(tokenizer)
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == "[THINK]a[/THINK]b"
+    save_tokenizer(tokenizer, tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).decode(tokens, skip_special_tokens=True) == "ab"
+
+
+def test_a_system_message_that_a_template_skips_begins_the_users():
+    tokenizer = train_tokenizer("qwen", PROGRAMS)
+    of_user = "{% if m.role == 'user' %}<u>{{ m.content }}{% endif %}"
+    tokenizer.chat_template = f"{{% for m in messages %}}{of_user}{{% endfor %}}<a>"
+    assert Chat(tokenizer, system="Be brief.").ask("Why?") == "<u>Be brief.\n\nWhy?<a>"

@@ -35,6 +35,7 @@ def session(code):
 
 # Forms in which not a character of the program is lost.
 EXACT = {
+    "a name without quotes": lambda code: block(code, "python filename=main.py"),
     "a block": block,
     "words around": lambda code: f"Sure! Here's it:\n\n{block(code)}\nThis isn't hard.",
     "no language": lambda code: f"It:\n{block(code, '')}",
@@ -112,24 +113,8 @@ LOSSY = {
     "a byte-order mark": lambda code: "\ufeff" + code,
 }
 PIECES = st.sampled_from(
-    [
-        F,
-        f"{F}python",
-        "~~~",
-        "    ",
-        "\n",
-        "\n",
-        "\n    ",
-        "It's",
-        '"',
-        "#",
-        "\\",
-        "{}",
-        ">>> f(1)",
-        "> ",
-        "é",
-    ]
-    + ["</think> ", "<think> ", "</s> ", "<answer> ", "<|im_end|> ", "def answer(n):", "python"]
+    [F, f"{F}python", "~~~", "    ", "\n", "\n", "\n    ", "It's", '"', "#", "\\", "{}", ">>> f(1)", "> "]
+    + ["é", "</think> ", "<think> ", "</s> ", "<answer> ", "<|im_end|> ", "def answer(n):", "python"]
 )
 TEXTS = st.lists(PIECES, max_size=8).map("".join)
 DOCSTRINGS = st.lists(PIECES.filter(lambda piece: "<" not in piece and piece not in '"\\'), max_size=9).map(
@@ -214,8 +199,10 @@ def test_of_several_blocks_the_first_with_the_function_counts_with_the_imports_b
     text = block(imports) + USAGE + block("import sys\nprint(1)\n") + block(code) + block(WRONG)
     assert extract_program(text, function="answer") == imports + code
     assert extract_program(text) == imports + "print(answer(2))\n"  # without a function the first program
-    future = f"from __future__ import annotations\n{code}"
-    assert extract_program(block(imports) + block(future), function="answer") == future + imports
+    future = "from __future__ import annotations\n"
+    assert (
+        extract_program(block(imports) + block(future + code), function="answer") == future + imports + code
+    )
 
 
 def test_a_function_keeps_the_functions_and_classes_of_the_blocks_before_it():
@@ -290,3 +277,46 @@ def test_an_answer_ends_with_its_program(form):
     # In these only what follows says that a block is a draft.
     if form not in ("thoughts that the prompt began", "thoughts about thinking", "an answer's tag"):
         assert all(extract_program(text[:end], function="answer") == code for end in ends)
+
+
+@pytest.mark.parametrize(
+    "body", ["...\n\nassert answer(2) == 6\n", "pass\n\nprint(answer(2))\n", "raise NotImplementedError\n"]
+)
+def test_a_stub_is_no_program_whatever_follows_it(body):
+    stub, code = block(f"def answer(n):\n    {body}"), "def answer(n):\n    return 3 * n\n"
+    assert extract_program(stub + block(code), function="answer") == code
+    assert not is_complete_answer(stub, function="answer")
+
+
+def test_a_test_that_imports_the_answer_is_not_the_answer():
+    code = "def answer(n):\n    return 3 * n\n"
+    test = block("from main import answer\n\nassert answer(2) == 6\n")
+    assert extract_program(test + block(code), function="answer") == code
+    assert not is_complete_answer(test, function="answer")
+    alias = "from math import prod as answer\n"
+    assert extract_program(block(alias) + block(code), function="answer") == alias
+
+
+def test_a_function_keeps_the_constants_of_a_block_before_it():
+    limit, code = "LIMIT = 10**9 + 7\n", "def answer(n):\n    return 3 * n % LIMIT\n"
+    assert extract_program(block(limit) + block(code), function="answer") == limit + code
+
+
+def test_imports_from_the_future_come_first_whichever_block_has_them():
+    future, code, helper = (
+        "from __future__ import annotations\n",
+        "def answer(n):\n    return 3\n",
+        "import math\n",
+    )
+    text = block(future + helper) + block(future + code)
+    assert extract_program(text, function="answer") == future + helper + code
+    used, cache = "@lru_cache\n" + code, "from functools import lru_cache\n"
+    assert extract_program(block(cache) + block(future + used), function="answer") == future + cache + used
+
+
+@pytest.mark.parametrize(
+    "end", ["Explanation\n\nIt isn't hard.", "Note: linear\n", "Usage\n-----\nIt isn't."]
+)
+def test_a_heading_behind_a_bare_program_is_left_out(end):
+    code = "def f(n):\n    return n\n"
+    assert extract_program(f"{code}\n{end}", function="f") == code

@@ -169,3 +169,8 @@ def test_half_a_surrogate_pair_in_json_is_no_program():
     text = '{"code": "def f(n):\\n    return \'\\ud800\'"}'
     assert extract_program(text, function="f") is None
     assert extract_program(text.replace("\\ud800", "\\u00e9"), function="f")
+
+
+def test_a_stub_behind_the_answer_is_not_the_first_draft():
+    text = "```python\ndef f(n): return 1\n```\nYours:\n```python\ndef f(n):\n    pass\n```\n"
+    assert next(iterate_drafts(text, function="f")) == "def f(n): return 1\n"
