@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from rlnb.machine import Machine, recommend
 from rlnb.notebook import load_cell
 from rlnb.params import load_params, resolve
-from rlnb.policy import load_policy
+from rlnb.policy import Policy, load_policy
 from rlnb.run.checkpoints import latest_checkpoint
 from rlnb.run.tracking import open_run_tracker, read_metrics
 from rlnb.selfplay.params import GameRunParams
+from rlnb.selfplay.rollouts import RewardFunction
+from rlnb.selfplay.run import GameRun
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import SelfPlayRun, make_self_play_run, train
 
@@ -65,11 +67,13 @@ def notebook_reward(params, notebook: str = "spiral_self_play") -> Callable[[str
     return load_cell(notebook, "reward", {"params": params})["reward"]
 
 
-def make_run(params: SpiralSelfPlayParams) -> SelfPlayRun:
-    """Return a run, as at the start of a process."""
+def make_run(
+    params: SpiralSelfPlayParams, *, policy: Policy | None = None, reward: RewardFunction | None = None
+) -> SelfPlayRun:
+    """Return a run, as at the start of a process, unless given with the notebook's policy and reward."""
     game = params.load_game()
-    policy = load_policy(params.model, seed=params.seed)
-    return make_self_play_run(params, policy, game, reward=notebook_reward(params))
+    policy = policy or load_policy(params.model, seed=params.seed)
+    return make_self_play_run(params, policy, game, reward=reward or notebook_reward(params))
 
 
 def in_directory(params: SomeParams, output_dir: Path) -> SomeParams:
@@ -77,16 +81,17 @@ def in_directory(params: SomeParams, output_dir: Path) -> SomeParams:
 
 
 def train_run(
-    params: SpiralSelfPlayParams, output_dir: Path, *, show: Callable[[int, int], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    params: SomeParams, output_dir: Path, *, make: Callable[..., GameRun] = make_run,
+    train: Callable[..., object] = train, progress: Callable[[int, int], None] | None = None, **options: Any,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train a run, or resume it, as the notebook does; return the rows of its metrics.jsonl.
 
     It is evaluated before and after, also when it had finished: it may have been killed in between. progress:
-    of the evaluations between.
+    of the evaluations between. options: attributes of the run.
     """
-    run = make_run(in_directory(params, output_dir))
-    run.show = show
+    run = make(in_directory(params, output_dir))
+    for name, value in options.items():
+        setattr(run, name, value)
 
     def evaluate(step: int, progress: Callable[[int, int], None] | None = progress) -> Mapping[str, float]:
         num_games = params.evaluation.interval_games

@@ -122,7 +122,8 @@ def resolve(
         ("model", "id"): recommendation.model_id,
         ("model", "engine"): recommendation.engine,
         ("model", "dtype"): model_params.trained_dtype(dtype) if model_params else dtype,
-        ("model", "load_in_4bit"): recommendation.load_in_4bit,
+        ("model", "load_in_4bit"): recommendation.load_in_4bit
+        and not getattr(model_params, "trains_all_weights", False),
         ("model", "offload_embedding"): "auto" if by_unsloth else False,
         ("training", "gradient_checkpointing"): recommendation.gradient_checkpointing,
         ("tracking", "wandb"): _wandb_mode(recommendation, environ),
@@ -262,6 +263,6 @@ def has_wandb_key(environ: Mapping[str, str] | None = None) -> bool:
     own_server = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname
     try:
         saved = netrc.netrc(environ.get("NETRC")).hosts
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
         return False
     return any(host in saved for host in ((own_server,) if own_server else WANDB_HOSTS))

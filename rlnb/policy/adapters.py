@@ -65,10 +65,15 @@ class WeightSnapshot:
         save_file(self.values, path)
 
     def load(self, path: str | Path) -> None:
-        """Replace this snapshot by a saved one, on its devices. Raises KeyError for that of another model."""
+        """Replace this snapshot by a saved one, on its devices, in its dtypes.
+
+        Raises KeyError for that of another model.
+        """
         saved = load_file(path)
         short = {name: name if name in saved else name.replace(PEFT_NAME, ".") for name in self.values}
-        self.values.update({name: saved[short[name]].to(value.device) for name, value in self.values.items()})
+        self.values.update(  # copied: load_file maps the file, and NFS keeps a mapped one that is deleted
+            {name: saved[short[name]].to(value, copy=True) for name, value in self.values.items()}
+        )
 
     def load_trained(self, directory: str | Path) -> None:
         """Replace this snapshot by what `save_trained` wrote. Raises KeyError for that of another model."""

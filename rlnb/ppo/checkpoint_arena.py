@@ -8,12 +8,12 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import cast
 
-from rlnb.display.tables import Table
 from rlnb.errors import ParamsError
 from rlnb.games.opponent_names import canonical_name, name_fault
 from rlnb.games.opponents import playable_opponents
@@ -28,11 +28,12 @@ from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import save_results
 from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.run.memory import memory_advice
 from rlnb.run.prepare import Values, load
 from rlnb.run.tracking import read_metrics
-from rlnb.selfplay.arena import SEATS, Arena, Match, describe_answers
+from rlnb.selfplay.arena import Arena, Match, describe_answers
 from rlnb.selfplay.checkpoints import AVERAGE_FILE, PARAMS_FILE
-from rlnb.selfplay.display import draw_arena
+from rlnb.selfplay.display import draw_arena, show_arena
 from rlnb.selfplay.params import GameRunParams
 from rlnb.selfplay.rollouts import GameRules
 
@@ -57,21 +58,21 @@ def evaluate_checkpoint(
     names = dict.fromkeys(map(canonical_name, opponents))
     matches = [match for name in names for match in share_games(name, games, num_episodes)]
     print(describe_plan(matches, checkpoint, run))
-    folder = Path(out) if out else new_folder(checkpoint)
     arena = Arena(
         load_policy(run.model, seed=run.seed), run, GameRules(invalid=run.game.invalid), [], has_value=False
     )
     average = WeightSnapshot.take(arena.actor.policy)
     average.load(Path(checkpoint) / AVERAGE_FILE)
+    folder = Path(out) if out else make_folder(checkpoint)
+    folder.mkdir(parents=True, exist_ok=True)
     rows: list[Match] = []
-    with arena.using(average):
+    with memory_advice(run), arena.using(average):
         for num_done, (game, opponent, num_games) in enumerate(matches, start=1):
             rows += arena.play_match(game, opponent, num_games=num_games, weights="average")
             print(f"match {num_done} of {len(matches)}", file=sys.stderr)
-    print("\n".join([str(show_scores(rows)), *describe_answers(rows)]))
+    print("\n".join([str(show_arena(rows)), *describe_answers(rows)]))
     if isinstance(run, PpoOpenspielParams):
         print(f"\n{show_success(score_stages(rows, load_curriculum(run)))}")
-    folder.mkdir(parents=True, exist_ok=True)
     save_results(
         folder / "arena.json", params=run, rows=rows, checkpoint=checkpoint, num_episodes=num_episodes
     )
@@ -151,9 +152,11 @@ def load_run_params(checkpoint: str) -> GameRunParams:
     path = Path(checkpoint) / PARAMS_FILE
     lines = path.read_text(encoding="utf-8").splitlines()
     notebook = next((line.split()[1] for line in lines if line.startswith("notebook: ")), "")
-    # The checkpoint that the run started from may be gone by now.
-    resumable = {"training": {"resume": "auto"}}
-    _, params, machine, advice, _ = load(notebook, Values(str(path), overrides=resumable))
+    # What the run started from, a checkpoint or adapters, may be gone by now.
+    overrides: dict[str, object] = {"training": {"resume": "auto"}}
+    if (path.parent / "adapter_config.json").is_file():
+        overrides["model"] = {"adapters": checkpoint}
+    _, params, machine, advice, _ = load(notebook, Values(str(path), overrides=overrides))
     run = cast(GameRunParams, params)
     apply_environment(advice)
     check_machine(run, machine)
@@ -161,19 +164,11 @@ def load_run_params(checkpoint: str) -> GameRunParams:
     return run
 
 
-def new_folder(checkpoint: str) -> Path:
-    """Return the first folder of the run named arena-001, arena-002 and so on that is not there yet."""
-    folders = (Path(checkpoint).resolve().parents[1] / f"arena-{count:03}" for count in itertools.count(1))
-    return next(folder for folder in folders if not folder.exists())
-
-
-def show_scores(rows: Sequence[Match]) -> Table:
-    """Return the scores, a line for each game, opponent and seat."""
-    return Table(
-        ["game", "opponent", "seat", "games", "score (95% interval)", "random play", "at most"],
-        [
-            (row.game, row.opponent, SEATS[row.seat], row.num_games, row.score, row.random_score, row.ceiling)
-            for row in rows
-        ],
-        "Answers as in training. Score: wins and half the draws.",
-    )
+def make_folder(checkpoint: str) -> Path:
+    """Make the first folder of the run named arena-001, arena-002 and so on that is not there yet."""
+    for count in itertools.count(1):
+        with suppress(FileExistsError):
+            folder = Path(checkpoint).resolve().parents[1] / f"arena-{count:03}"
+            folder.mkdir()
+            break
+    return folder

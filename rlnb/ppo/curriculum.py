@@ -263,8 +263,11 @@ def draw_fresh_games(
     num_earlier = round_randomly(share * count / 2, rng)
     stage, pairings = curriculum.params.stages[state.stage].name, curriculum.pairings[state.stage]
     num_current = count // 2 - num_earlier
-    turns = range(state.num_episodes // 2, state.num_episodes // 2 + num_current)
-    drawn = [choose_pairing(stage, pairings, turn) for turn in turns]
+    drawn = []
+    for turn in range(state.num_episodes // 2, state.num_episodes // 2 + num_current):
+        round_index, place = divmod(turn, len(pairings))
+        order = random.Random(f"{stage}/{round_index}").sample(range(len(pairings)), len(pairings))
+        drawn.append(pairings[order[place]])
     drawn += rng.choices(earlier, k=num_earlier)
     assignments = []
     for pair, (game, opponent) in enumerate(drawn):
@@ -274,12 +277,6 @@ def draw_fresh_games(
             counts = pair < num_current
             assignments.append(Assignment(replace(episode, group=pair), task, is_fresh=True, counts=counts))
     return assignments
-
-
-def choose_pairing(stage: str, pairings: Sequence[Pairing], turn: int) -> Pairing:
-    round_index, place = divmod(turn, len(pairings))
-    order = random.Random(f"{stage}/{round_index}").sample(range(len(pairings)), len(pairings))
-    return pairings[order[place]]
 
 
 def draw_replays(tasks: Iterable[ReplayTask], curriculum: Curriculum, *, seed: int) -> list[Assignment]:

@@ -45,6 +45,12 @@ class ActorCritic(nn.Module):
     def __init__(self, policy: Policy, *, has_value: bool) -> None:
         super().__init__()
         self.policy = policy
+        for module in policy.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # the training pass reads again what was played: both have to agree
+            for name, value in list(vars(module).items()):
+                if "dropout" in name and isinstance(value, float):  # of an attention, such as Llama's
+                    setattr(module, name, 0.0)
         language_model = policy.model
         if hasattr(language_model, "get_base_model"):  # peft's wrapper; its layers stay in place
             language_model = language_model.get_base_model()

@@ -36,6 +36,7 @@ from rlnb.selfplay.rollouts import Turn
 MAX_FIRST_DEVIATION = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 NO_CHOICE = -1  # pads positions
 ADAM_BETAS = (0.9, 0.99)
+sum_over_ranks = partial(reduce, reduction="sum")
 
 
 @dataclass(frozen=True)
@@ -453,8 +454,3 @@ def describe_update(batch: Batch, old: Logprobs, sums: Mapping[str, float]) -> d
         explained = 1 - float(errors_b.var(correction=0)) / spread if spread > 1e-12 else 0.0
         metrics["update/explained_variance"] = explained
     return metrics
-
-
-def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    summed: torch.Tensor = reduce(tensor, reduction="sum")
-    return summed

@@ -38,7 +38,7 @@ from rlnb.selfplay.checkpoints import RunState, restore, save_checkpoint
 from rlnb.selfplay.params import GameRunParams
 from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories, collect_turns
 
-GAMES_FILE = "games.jsonl"
+GAMES_FILE = "games.jsonl"  # a line for every game of the run, as `FinishedGame.as_record`
 
 AnyParams = TypeVar("AnyParams", bound=GameRunParams)
 AnyState = TypeVar("AnyState", bound=RunState)
@@ -79,11 +79,6 @@ class GameRun(Generic[AnyParams, AnyState]):
     def output_dir(self) -> Path:
         return Path(self.params.output_dir)
 
-    @property
-    def games_file(self) -> Path:
-        """A line for every game of the run, as `FinishedGame.as_record`."""
-        return self.output_dir / GAMES_FILE
-
     def steps(self) -> Iterator[int]:
         """Yield the number of updates so far before each update that is left; `log` completes it.
 
@@ -100,7 +95,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         gc.freeze()  # scanning the objects of torch and transformers took a third of a rollout of Kuhn poker
         self.output_dir.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
-            cut_rows(self.games_file, after=self.state.step)
+            cut_rows(self.output_dir / GAMES_FILE, after=self.state.step)
         self.stop, self.health, self.timer = StopSignal(), Health(), SaveTimer()
         self.is_stopping = self.is_save_due = False
         with open_run_tracker(self.params, step=self.state.step) as self.tracker, self.stop:
@@ -140,7 +135,7 @@ class GameRun(Generic[AnyParams, AnyState]):
         records = gather_object([{"step": state.step, **game.as_record()} for game in games])
         if rank() == 0:
             lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
-            with self.games_file.open("a", encoding="utf-8") as file:
+            with (self.output_dir / GAMES_FILE).open("a", encoding="utf-8") as file:
                 file.writelines(lines)
         is_last = state.step == training.max_steps
         self.is_stopping = self.stop.after_step(is_last=is_last)

@@ -178,3 +178,7 @@ def test_an_index_of_weights_in_the_other_form_asks_for_nothing(tmp_path):
     assert find_missing(tmp_path, str(folder)) == []
     (folder / "model.safetensors.index.json").unlink()
     assert find_missing(tmp_path, str(folder)) == ["pytorch_model-00001-of-00002.bin"]
+
+
+def test_adapters_with_a_name_that_is_too_long_are_refused_in_words():
+    assert "holds no adapter_config.json" in refused(with_cell, {"model": {"adapters": "x" * 5000}})

@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plus_file import ADD
 from refusals import MACHINES, refused, with_cell
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, recommend
+from rlnb.mbpp.params import load_data
 from rlnb.params import asks_network, check_machine, describe_params, load_params, parse_set, resolve
 from rlnb.params.bases import is_same_model
 from rlnb.params.model_cache import MBPP_REVISION, MBPP_SPLITS, find_missing
+from rlnb.params.resolving import has_wandb_key, resolve_mbpp
 
 CPU, V100, A100 = MACHINES["cpu"], MACHINES["v100"], MACHINES["a100"]
 
@@ -37,15 +40,24 @@ def test_every_auto_becomes_what_is_recommended(no_login):
     assert [row.field for row in describe_params(resolved) if row.value == "'auto'"] == ["training.resume"]
 
 
-def test_all_weights_are_trained_in_float32_where_the_gpu_has_no_bfloat16(no_login):
-    """GradScaler takes no gradients of float16; adapters are float32."""
+def test_all_weights_are_trained_in_float32(no_login):
+    """GradScaler takes no gradients of float16, bfloat16 rounds updates away; adapters are float32."""
     dtypes = {}
     for machine, lora_rank in ((V100, 0), (V100, 16), (A100, 0)):
         overrides = {"model": {"lora_rank": lora_rank}}
         params = load_params("spiral_self_play", profile="default", overrides=overrides, environ={})
         resolved = resolve(params, recommended(machine), environ=no_login)
         dtypes[machine.name, lora_rank] = resolved.model.dtype
-    assert dtypes == {("v100", 0): "float32", ("v100", 16): "float16", ("a100", 0): "bfloat16"}
+    assert dtypes == {("v100", 0): "float32", ("v100", 16): "float16", ("a100", 0): "float32"}
+
+
+def test_weights_that_are_all_trained_are_not_quantized(no_login):
+    small = replace(A100, name="ada", capability=(8, 9), memory_gib=8188 / 1024)
+    advice = recommend(small, files_exist=lambda _: False, environ={}, version={"bitsandbytes": "0.50"}.get)
+    for model, is_quantized in (({"lora_rank": 0}, False), ({"lora_rank": 16}, True)):
+        overrides = {"model": model}
+        params = load_params("spiral_self_play", profile="default", overrides=overrides, environ={})
+        assert resolve(params, advice, environ=no_login).model.load_in_4bit is is_quantized
 
 
 def test_a_value_that_was_given_stays(no_login):
@@ -116,6 +128,43 @@ def test_what_is_recommended_is_never_refused(no_login):
 def test_the_network_is_asked_for_only_where_a_run_may_need_it(no_login, given, key, asks):
     params = GrpoCodeExecutionParams(**{"model": {"id": "embedded"}, "tasks": {"source": "builtin"}} | given)
     assert asks_network(params, environ=no_login | {"WANDB_API_KEY": key}) is asks
+
+
+def test_a_training_is_measured_on_the_mbpp_it_can_have(no_login, tmp_path):
+    for sections, source in (
+        ({"tasks": {"source": "mbpp"}}, "hub"),
+        ({"tasks": {"source": "builtin"}}, "builtin"),
+        ({"mbpp": {"source": "builtin"}}, "builtin"),
+        ({"mbpp": {"path": str(tmp_path)}}, "hub"),
+    ):
+        assert resolve(with_cell(sections), recommended(CPU), environ=no_login).mbpp.source == source
+
+
+def test_the_problems_of_evalplus_are_those_of_its_file_with_the_assert_of_each_prompt(write_lines, tmp_path):
+    plus = write_lines(ADD)
+    mbpp = resolve_mbpp(with_cell({"evaluation": {"plus_path": plus}}, "mbpp_eval"))
+    (problem,) = load_data(mbpp, plus, tmp_path).split(mbpp.split)
+    assert (problem.task_id, problem.tests) == (900, ("assert add(1, 2) == 3",))
+
+
+def test_an_evaluation_on_mbpp_asks_the_network_for_what_has_to_be_downloaded(no_login):
+    samples = {"samples_path": __file__}
+    for sections, asks in (
+        ({"model": {"id": "embedded"}}, True),
+        ({"model": {"id": "embedded"}, "mbpp": {"source": "builtin"}}, False),
+        ({"writer": samples}, True),
+        ({"evaluation": {"plus_path": __file__}, "writer": samples}, False),
+    ):
+        assert asks_network(with_cell(sections, "mbpp_eval"), environ=no_login) == asks
+
+
+def test_mbpp_that_cannot_be_had_is_refused(tmp_path):
+    offline, environ = replace(CPU, hub="unreachable"), {"HF_HOME": str(tmp_path)}
+    given = {"model": {"id": "embedded"}, "tracking": {"wandb": "disabled"}}
+    params = resolve(with_cell(given, "mbpp_eval"), recommended(CPU), environ={})
+    assert "mbpp.source = 'hub' is not in" in refused(check_machine, params, offline, environ=environ)
+    given |= {"mbpp": {"enabled": False, "source": "hub"}, "tasks": {"source": "builtin"}}
+    check_machine(resolve(with_cell(given), recommended(CPU), environ={}), offline, environ=environ)
 
 
 def test_what_four_ranks_cannot_share_is_refused():
@@ -206,3 +255,8 @@ def test_adapters_fit_any_copy_of_their_model_and_no_other():
     for copy in ("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "openai/gpt-oss-20b", "cache/gpt-oss-20b"):
         assert is_same_model(copy, "unsloth/gpt-oss-20b")
     assert not is_same_model("unsloth/gpt-oss-120b-unsloth-bnb-4bit", "unsloth/gpt-oss-20b")
+
+
+def test_a_netrc_that_is_not_text_holds_no_key(tmp_path):
+    (tmp_path / "netrc").write_bytes("machine x login a password ä\n".encode("latin-1"))
+    assert not has_wandb_key({"NETRC": str(tmp_path / "netrc")})

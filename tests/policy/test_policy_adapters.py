@@ -174,3 +174,14 @@ def test_adapters_are_saved_and_loaded_without_a_question_to_the_hub(tiny, cache
     save_lora(tiny, tmp_path)
     load_tiny(cache_dir, adapters=str(tmp_path))
     assert asked == []
+
+
+def test_a_loaded_snapshot_keeps_its_dtype_and_does_not_hold_the_file(tmp_path: Path) -> None:
+    WeightSnapshot({"a": torch.ones(1000, 100, dtype=torch.bfloat16)}).save(tmp_path / "average.safetensors")
+    snapshot = WeightSnapshot({"a": torch.zeros(1000, 100)})
+    snapshot.load(tmp_path / "average.safetensors")
+    assert snapshot.values["a"].dtype == torch.float32
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    snapshot.save(tmp_path / "float32.safetensors")
+    snapshot.load(tmp_path / "float32.safetensors")
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

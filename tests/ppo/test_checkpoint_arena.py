@@ -4,18 +4,21 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import self_play_run
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ppo_run import params_of, train_run
 from self_play_run import STAGES
 
 from rlnb import cli
-from rlnb.errors import ParamsError
+from rlnb.errors import OutOfMemory, ParamsError
 from rlnb.games.text_games import load_game
-from rlnb.ppo.checkpoint_arena import find_checkpoint, load_run_params, share_games
+from rlnb.ppo.checkpoint_arena import find_checkpoint, load_run_params, make_folder, share_games
+from rlnb.selfplay.arena import Arena
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +39,8 @@ def test_the_averaged_weights_play_and_their_scores_are_kept(checkpoint, capsys)
     kept = json.loads((folder / "arena.json").read_text())
     assert (folder / "arena.png").read_bytes().startswith(b"\x89PNG")
     seats = {(row["game"], row["opponent"], row["seat"]): row["num_games"] for row in kept["rows"]}
-    assert seats == {
-        (game, opponent, seat): num_games
-        for game, opponent, num_games in [
-            ("kuhn_poker", "random", 2),
-            ("nim", "random", 1),
-            ("nim", "mcts:25", 3),
-        ]
-        for seat in (0, 1)
-    }
+    played = {("kuhn_poker", "random"): 2, ("nim", "random"): 1, ("nim", "mcts:25"): 3}
+    assert seats == {(*pair, seat): num_games for pair, num_games in played.items() for seat in (0, 1)}
     assert {row["weights"] for row in kept["rows"]} == {"average"}
     assert kept["params"]["model"]["id"] == "tiny"
     plan, _, rest = said.partition("\n")
@@ -71,6 +67,18 @@ def test_a_run_and_final_are_its_last_checkpoint(checkpoint, tmp_path, monkeypat
     assert Path(find_checkpoint("final")).resolve() == saved / "checkpoints/checkpoint-2"
 
 
+def test_two_evaluations_at_the_same_time_have_a_folder_each(tmp_path):
+    folders = [make_folder(str(tmp_path / "checkpoints/checkpoint-2")) for _ in range(2)]
+    assert [folder.name for folder in folders] == ["arena-001", "arena-002"]
+
+
+def test_out_of_memory_is_one_message(checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Arena, "play_match", Mock(side_effect=torch.cuda.OutOfMemoryError))
+    options = ["--checkpoint", checkpoint, "--episodes", "4", "--out", str(tmp_path)]
+    assert cli.main(["eval", *options]) == OutOfMemory.exit_code
+    assert capsys.readouterr().err.splitlines()[-1].startswith("rlnb: the GPU's memory is used up")
+
+
 @given(num_pairs=st.integers(1, 60), num_games=st.integers(1, 12))
 def test_episodes_are_games_in_all_shared_evenly(num_pairs, num_games):
     games = [load_game("nim")] * num_games
@@ -87,6 +95,15 @@ def test_a_checkpoint_of_self_play_is_read_as_well(cache_dir, tmp_path):
     self_play_run.train_run(self_play_run.params_of(cache_dir, training={"max_steps": 1}), tmp_path)
     run = load_run_params(str(tmp_path / "checkpoints" / "checkpoint-1"))
     assert run.game_names() == ["kuhn_poker"]
+
+
+def test_a_checkpoint_has_its_own_adapters_where_those_that_it_began_with_are_gone(cache_dir, tmp_path):
+    params = self_play_run.params_of(cache_dir, model={"lora_rank": 4}, training={"max_steps": 1})
+    self_play_run.train_run(params, tmp_path)
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-1"
+    text = (checkpoint / "params.yaml").read_text()
+    (checkpoint / "params.yaml").write_text(text.replace("adapters: ''", "adapters: gone"))
+    assert load_run_params(str(checkpoint)).model.adapters == str(checkpoint)
 
 
 @pytest.mark.parametrize(

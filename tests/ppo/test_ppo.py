@@ -17,13 +17,7 @@ from self_play_run import Killed, checkpoint_of, differing, kill_after, rows_of
 from rlnb.advantages.gae import gae, turn_columns
 from rlnb.errors import ParamsError
 from rlnb.games.text_games import load_game
-from rlnb.ppo.training import (
-    PpoState,
-    load_playable_curriculum,
-    make_ppo_batch,
-    next_state,
-    weigh_turns,
-)
+from rlnb.ppo.training import PpoState, load_playable_curriculum, make_ppo_batch, next_state, weigh_turns
 from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.selfplay.rollouts import collect_trajectories, play_games, self_play_episodes
 

@@ -16,22 +16,8 @@ from tiny_actor import played, small_actor
 
 from rlnb.ppo import training as ppo_training
 from rlnb.ppo.params import PpoTrainingParams
-from rlnb.ppo.training import (
-    KL_TARGET,
-    VALUE_COEF,
-    adapt_kl_coef,
-    ppo_loss,
-    squared_value_errors,
-    update,
-)
-from rlnb.selfplay.batch import (
-    ADAM_BETAS,
-    MAX_FIRST_DEVIATION,
-    Batch,
-    Learner,
-    compute_logprobs,
-    make_batch,
-)
+from rlnb.ppo.training import KL_TARGET, VALUE_COEF, adapt_kl_coef, ppo_loss, squared_value_errors, update
+from rlnb.selfplay.batch import ADAM_BETAS, MAX_FIRST_DEVIATION, Batch, Learner, compute_logprobs, make_batch
 from rlnb.selfplay.rollouts import Choice, Turn, collect_trajectories, collect_turns
 
 # A toy; real positions, answered by one token, by up to three of which some begin others, by three free ones.
@@ -182,11 +168,8 @@ def test_loss_and_gradient_are_those_of_a_plain_ppo(float64, monkeypatch, kind, 
 def test_weights_after_whole_updates_are_those_of_a_plain_ppo(float64, kind, target_kl):
     pair = Pair.of(target_kl=target_kl)
     learner, plain, samples = pair.learner, pair.plain, samples_of(turns_of_kind(kind))
-    batch, section, start = (
-        batch_of(samples),
-        pair.learner.training,
-        [weight.clone() for weight in pair.weights],
-    )
+    batch, section = batch_of(samples), pair.learner.training
+    start = [weight.clone() for weight in pair.weights]
     coefs, counts = [section.init_kl_coef], []
     for step in range(3):
         generator = np.random.default_rng((7, step, 0))

@@ -102,13 +102,7 @@ def measure(case: str, folder: Path) -> dict[str, object]:
     params = self_play_run.in_directory(module.params_of(folder / "cache", **sections), output_dir)
     policy = load_double(params)
     with in_float64():
-        if case in SPIRAL:
-            reward = self_play_run.notebook_reward(params)
-            run = spiral_training.make_self_play_run(params, policy, params.load_game(), reward=reward)
-        else:
-            reward = self_play_run.notebook_reward(params, "ppo_openspiel")
-            curriculum = ppo_training.load_playable_curriculum(params)
-            run = ppo_training.make_ppo_run(params, policy, curriculum, reward=reward)
+        run = module.make_run(params, policy=policy)
         descend_plainly(run.learner)
         run.measure_step = lambda _: {}
         if case in SPIRAL:

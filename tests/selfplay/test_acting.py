@@ -1,5 +1,6 @@
 """How the model acts: exactly as its probabilities say, among legal answers only, the same in any company."""
 
+import json
 import random
 
 import numpy as np
@@ -9,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 from tiny_actor import make_encoder, played, tiny_actor
+from tiny_policy import load_tiny, train_by_hand
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlnb.games.answers import ParsedAnswer
 from rlnb.games.text_games import load_game
+from rlnb.policy import save_adapters
 from rlnb.selfplay.acting import ActorCritic, ConstrainedPlayer, FreePlayer, TokenTrie, float32_product
 from rlnb.selfplay.batch import compute_logprobs, make_batch
 from rlnb.selfplay.rollouts import (
@@ -270,3 +273,20 @@ def test_a_gpu_makes_no_float32_copy_of_the_head_unless_it_needs_a_gradient(lear
             logits = float32_product(hidden, weight)
         assert (logits.dtype, logits.shape, logits.device.type) == (torch.float32, (3, 5), device)
         assert ("aten._to_copy.default" in calls) == (device == "cpu" or learns)
+
+
+def test_dropout_of_saved_adapters_is_off_since_a_turn_is_passed_twice(cache_dir, tmp_path):
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy)
+    folder = save_adapters(policy, tmp_path / "adapters")
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_dropout": 0.5}))
+    actor = ActorCritic(load_tiny(cache_dir, adapters=str(folder)), has_value=False)
+    for module in actor.policy.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    actor = ActorCritic(actor.policy, has_value=False)
+    actor.policy.model.train()
+    actor.check_logits()
+    ids = torch.arange(40, 60)[None]
+    assert torch.equal(actor.hidden(ids), actor.hidden(ids))

@@ -13,10 +13,7 @@ from rlnb.advantages.gae import gae
 from rlnb.advantages.leave_one_out import leave_one_out
 from rlnb.advantages.role import role_advantages
 from rlnb.ppo.training import normalize_advantages
-from rlnb.selfplay.rollouts import (
-    FinishedGame,
-    collect_trajectories,
-)
+from rlnb.selfplay.rollouts import FinishedGame, collect_trajectories
 from rlnb.spiral.training import ESTIMATORS, GAE_LAMBDA
 
 returns_and_roles = st.lists(

@@ -9,12 +9,7 @@ import pytest
 
 from rlnb.games.exact import kuhn_family, measure_rows, nash_conv, probabilities_by_state
 from rlnb.selfplay.arena import Match
-from rlnb.selfplay.display import (
-    draw_arena,
-    draw_self_play,
-    show_first_moves,
-    show_kuhn,
-)
+from rlnb.selfplay.display import draw_arena, draw_self_play, show_first_moves, show_kuhn
 from rlnb.statistics import Estimate
 
 SEATS = ("first", "second")

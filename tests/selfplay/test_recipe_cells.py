@@ -12,7 +12,6 @@ import torch
 import rlnb
 from rlnb.advantages import gae, role
 from rlnb.display.tables import show_facts
-from rlnb.policy import load_policy
 from rlnb.ppo import training as ppo_training
 from rlnb.spiral import training as spiral_training
 
@@ -86,7 +85,6 @@ def weights_after(notebook: str, cache_dir: Path, output_dir: Path, edited: str 
         "ppo_openspiel": (ppo_run, {"training": training}),
     }[notebook]
     params = self_play_run.in_directory(module.params_of(cache_dir, **options), output_dir)
-    policy = load_policy(params.model, seed=params.seed)
     names: dict[str, object] = {"params": params, "show_facts": show_facts}
 
     def execute(tag: str) -> None:
@@ -98,11 +96,7 @@ def weights_after(notebook: str, cache_dir: Path, output_dir: Path, edited: str 
         exec(compile(source, f"{notebook}:{tag}", "exec"), names)
 
     execute("reward")
-    if notebook == "spiral_self_play":
-        run = spiral_training.make_self_play_run(params, policy, params.load_game(), reward=names["reward"])
-    else:
-        curriculum = ppo_training.load_playable_curriculum(params)
-        run = ppo_training.make_ppo_run(params, policy, curriculum, reward=names["reward"])
+    run = module.make_run(params, reward=names["reward"])
     run.measure_step = lambda _: {}
     names["run"] = run
     execute("estimator")

@@ -16,14 +16,7 @@ from rlnb.policy.adapters import WeightSnapshot, trained_parameters
 from rlnb.ppo.params import PpoTrainingParams
 from rlnb.ppo.training import update as ppo_update
 from rlnb.selfplay.acting import ActorCritic
-from rlnb.selfplay.batch import (
-    Batch,
-    Learner,
-    Logprobs,
-    check_first_ratio,
-    compute_logprobs,
-    make_batch,
-)
+from rlnb.selfplay.batch import Batch, Learner, Logprobs, check_first_ratio, compute_logprobs, make_batch
 from rlnb.selfplay.rollouts import Turn, collect_trajectories, collect_turns
 from rlnb.spiral.params import SpiralSelfPlayParams
 from rlnb.spiral.training import spiral_loss

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import self_play_run
+from refusals import with_cell
 from self_play_run import CPU, checkpoint_of, differing, in_directory, make_run, params_of, rows_of, train_run
+from shipped_profiles import profiles_of
 from tiny_actor import tiny_actor
 
 from rlnb.advantages import role
@@ -21,6 +24,7 @@ from rlnb.selfplay.rollouts import collect_trajectories, collect_turns, paired_e
 from rlnb.spiral import training as spiral_training
 from rlnb.spiral.training import SelfPlayRun, SelfPlayState, select_turns
 
+NOTEBOOK = "spiral_self_play"
 KUHN = {
     "game": {"name": "kuhn_poker", "reward_scale": 2.0},
     "training": {
@@ -29,6 +33,29 @@ KUHN = {
     },
     "evaluation": {"eval_interval_steps": 0},
 }  # fmt: skip
+
+
+def test_the_rewards_of_the_notebooks_cell_are_the_papers():
+    reward = self_play_run.notebook_reward(with_cell({"game": {"reward_scale": 2.0}}, NOTEBOOK))
+    events = ("end", "invalid", "forfeit", "opponent_forfeit")
+    assert [reward(event, 1.0) for event in events] == [0.5, -1.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("profile", profiles_of(NOTEBOOK))
+def test_the_opponents_of_a_profile_can_play_its_game(profile):
+    params = load_params(NOTEBOOK, profile=profile, environ={})
+    assert params.load_game().name == params.game.name
+
+
+def test_sums_over_tokens_are_divided_by_the_longest_answer():
+    for acting, longest in (("free", 77), ("constrained", 1)):
+        game = {"acting": acting, "max_new_tokens": 77}
+        assert with_cell({"game": game}, NOTEBOOK).loss_tokens == longest
+
+
+def test_advantages_of_groups_have_eight_games_of_an_opening():
+    for section, num_games in (({}, 1), ({"kind": "group"}, 8)):
+        assert with_cell({"advantage": section}, NOTEBOOK).games_per_opening == num_games
 
 
 def get_seeds(episodes) -> list[tuple[int, int]]:
