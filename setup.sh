@@ -164,7 +164,7 @@ fi
 # A saved notebook keeps its widgets: opened again it would say "Error displaying widget" in place of a replay.
 install -D -m 644 requirements/jupyterlab.json "$venv/share/jupyter/lab/settings/overrides.json"
 echo "$set" >"$marker"
-mkdir -p outputs # where slurm/run.sbatch has its log: SLURM does not make folders
+mkdir -p outputs
 
 say "[4/4] rlnb doctor"
 "$venv/bin/rlnb" doctor

@@ -14,9 +14,10 @@ from typing import TextIO
 import rlnb
 from rlnb.batch.commands import PARAMETERS, add_batch_commands, add_command, path_or_none
 from rlnb.doctor import main as run_doctor
-from rlnb.errors import ParamsError, RlnbError
+from rlnb.errors import DiskFull, ParamsError, RlnbError
 from rlnb.machine import Machine, Recommendation, apply_environment, check_python, probe, recommend
 from rlnb.run.directory import EXIT_PREEMPTED, StoppedEarly, stopping_early
+from rlnb.run.disk import NO_ROOM
 from rlnb.run.slurm import how_to_go_on
 
 RUN_HELP = """\
@@ -70,7 +71,7 @@ class LastingStream(io.TextIOBase):
     """
 
     def __init__(self, stream: TextIO | None, *, descriptor: int) -> None:
-        self._stream, self._descriptor = stream, descriptor
+        self._stream, self._descriptor, self.has_lost = stream, descriptor, False
         if stream is None:
             self._go_nowhere()
         elif isinstance(stream, io.TextIOWrapper):  # a terminal may not show all letters
@@ -82,7 +83,8 @@ class LastingStream(io.TextIOBase):
             try:
                 self._stream.write(text)
                 self._stream.flush()
-            except OSError:
+            except OSError as error:
+                self.has_lost = error.errno in NO_ROOM
                 self._go_nowhere()
         return len(text)
 
@@ -107,9 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.sbatch = sbatch
         try:
             check_python()
-            return int(options.command(options))
+            code = int(options.command(options))
+            prints_alone = given[0] in ("results", "runs", "configure") or getattr(options, "dry_run", False)
+            if out.has_lost and prints_alone:
+                raise DiskFull("no room is left where the output goes: it is cut off there")
+            return code
         except StoppedEarly as stopped:
-            print(f"{stopped}; {how_to_go_on()}", file=sys.stderr)
+            plays_again = getattr(options, "checkpoint", None) and "the same command plays all games again"
+            print(f"{stopped}; {plays_again or how_to_go_on()}", file=sys.stderr)
             return EXIT_PREEMPTED
         except RlnbError as error:
             print(f"rlnb: {error}", file=sys.stderr)
@@ -246,9 +253,13 @@ def _evaluate(options: argparse.Namespace) -> int:
 
         opponents = [name.strip() for name in options.opponents.split(",")]
         checkpoint, out = os.path.expanduser(options.checkpoint), path_or_none(options.out)
-        evaluate_checkpoint(
-            checkpoint, opponents=opponents, num_episodes=options.num_episodes, out=str(out) if out else None
-        )
+        with stopping_early():
+            evaluate_checkpoint(
+                checkpoint,
+                opponents=opponents,
+                num_episodes=options.num_episodes,
+                out=str(out) if out else None,
+            )
         return 0
     if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
         raise ParamsError("--checkpoint: is missing; name a run or its checkpoints/checkpoint-N")

@@ -102,32 +102,26 @@ def _installed_set(prefix: str) -> str:
 def _gpu(machine: Machine, prefix: str) -> Finding:
     name, memory = _installed_set(prefix), f"{machine.memory_gib:.0f} GiB"
     if not machine.capability:
-        state = f"none; {machine.cpu_count} cores, {memory} of memory"
-        remedy = f"set {name} needs a GPU and none is visible (normal on a login node)"
+        too_old = f"{machine.accelerator}, older than Volta" if machine.accelerator else "none"
+        state = f"{too_old}; {machine.cpu_count} cores, {memory} of memory"
+        remedy = f"set {name} needs a GPU and none that it knows is visible (normal on a login node)"
         return Finding("GPU", state, "" if name in ("", "cpu") else remedy)
     state = f"{machine.accelerator}, capability {'{}.{}'.format(*machine.capability)}, {memory}"
     serving = ("volta",) if machine.name == "v100" else ("cuda", "unsloth", "vllm")
-    is_served = machine.name == "older" or name in ("", *serving)
+    is_served = name in ("", *serving)
     remedy = "" if is_served else f"the packages of set {name} do not serve it: ./setup.sh {serving[0]}"
     return Finding("GPU", state, remedy)
 
 
-def find_compiler(
-    machine: Machine,
-    *,
-    environ: Mapping[str, str] | None = None,
-    include: str = sysconfig.get_path("include"),
-) -> list[Finding]:
+def find_compiler(machine: Machine) -> list[Finding]:
     """Return whether Triton, which compiles at the first GRPO step on every GPU that computes, has its needs.
 
-    environ: CC, or PATH with gcc or clang. include: folder of Python.h.
+    A compiler: CC, or gcc or clang on the PATH.
     """
-    if not machine.capability or machine.name == "older":
+    if not machine.capability:
         return []
-    environ = os.environ if environ is None else environ
-    compilers = [shutil.which(name, path=environ.get("PATH")) for name in ("gcc", "clang")]
-    missing = [] if environ.get("CC") or any(compilers) else ["a C compiler"]
-    missing += [] if Path(include, "Python.h").is_file() else ["Python.h"]
+    missing = [] if os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang"))) else ["a C compiler"]
+    missing += [] if Path(sysconfig.get_path("include"), "Python.h").is_file() else ["Python.h"]
     remedy = f"Triton needs {' and '.join(missing)}: apt install gcc python3-dev" if missing else ""
     return [Finding("compiler", f"Triton {installed_version('triton') or 'missing'}", remedy)]
 

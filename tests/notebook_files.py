@@ -7,6 +7,20 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PARAMETERS = 'profile: str = "auto"\noutput_dir: str = "outputs"\nseed: int = 42\n'
 PARAMETERS += "training: dict = {}\noverrides: dict = {}\n"
+TRAINS_UNTIL_SIGTERM = """
+import pathlib, signal, time
+from rlnb.errors import Preempted
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+checkpoint = pathlib.Path(output_dir, "checkpoint")
+print("going on" if checkpoint.exists() else "starting", flush=True)
+while not checkpoint.exists():
+    pathlib.Path(output_dir, "training").touch()
+    time.sleep(0.02)
+    if stop:
+        checkpoint.touch()
+        raise Preempted("stopped at step 1 of 90")
+"""
 
 
 def write_notebook(path: Path, *sources: str, parameters: str = PARAMETERS) -> Path:

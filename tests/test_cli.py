@@ -8,28 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from notebook_files import PARAMETERS, write_notebook
+from notebook_files import PARAMETERS, TRAINS_UNTIL_SIGTERM, write_notebook
 from waiting import wait_for
 
 from rlnb import cli
+from rlnb.errors import DiskFull
 from rlnb.params import load_params
 
 NOTEBOOK = Path("grpo_code_execution.ipynb")
 GO_ON = ["run", "grpo_code_execution.ipynb", "--out", "here", "--set"]
-TRAINS_UNTIL_SIGTERM = """
-import pathlib, signal, time
-from rlnb.errors import Preempted
-stop = []
-signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
-checkpoint = pathlib.Path(output_dir, "checkpoint")
-print("going on" if checkpoint.exists() else "starting", flush=True)
-while not checkpoint.exists():
-    pathlib.Path(output_dir, "training").touch()
-    time.sleep(0.02)
-    if stop:
-        checkpoint.touch()
-        raise Preempted("stopped at step 1 of 90")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +155,13 @@ def test_a_run_goes_on_with_other_settings_also_beyond_its_last_step(capsys):
     assert cli.main([*GO_ON, "training.max_steps=3", "--set", "training.learning_rate=1e-4"]) == 0
     assert "here/attempt-02.ipynb" in capsys.readouterr().out
     assert "max_steps: 3" in Path("here/params.yaml").read_text()
+
+
+def test_a_disk_that_does_not_hold_what_is_printed_is_told():
+    command = [sys.executable, "-m", "rlnb.cli", "configure", "mbpp_eval", "--print"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == DiskFull.exit_code and done.stderr.startswith("rlnb: no room is left")
 
 
 def test_what_is_no_notebook_or_is_missing_is_refused(capsys):

@@ -21,7 +21,7 @@ def job_machine(profile: str | None, name: str | None, gpu_memory: float | None)
     load_dotenv(Path.cwd())
     here = probe(ask_hub=False)
     hub = "offline" if recommend(here).offline else "not asked"
-    row = next((row for row in MACHINES if row.name == (name or profile)), None)
+    row = next((row for row in MACHINES if row.name == (name or Path(profile or "").stem)), None)
     if row is None and name is not None:
         raise ParamsError(f"--machine {name}: is none of {', '.join(row.name for row in MACHINES)}")
     if row is None or not row.capabilities:

@@ -81,8 +81,11 @@ def list_runs(directories: Sequence[Path]) -> list[RunRow]:
             first = runs.setdefault(path, run)
             if run.is_point:  # Only the folder of a sweep tells the job of a point.
                 runs[path] = replace(run, directory=first.directory)
-    jobs = {run.job for run in runs.values()}
-    jobs |= {str(_read_json(run.directory / "status.json").get("job", "")) for run in runs.values()}
+    jobs: set[str] = set()
+    for run in runs.values():
+        status = _read_json(run.directory / "status.json")
+        if status.get("state") != "done":  # a command takes 128 KiB of names
+            jobs |= {run.job, str(status.get("job", ""))}
     queue = jobs_in_queue(jobs)
     return [_describe(run, queue) for run in runs.values()]
 
@@ -135,7 +138,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
     name = str(run.directory)
     try:
-        status, step = read_status(run.directory, jobs=queue), read_last_step(run.directory)
+        status, step = read_status(run.directory, ask=lambda _: queue), read_last_step(run.directory)
     except OSError as error:
         return RunRow(name, "unreadable", reason=f"{error.filename}: {error.strerror}")
     if status and status.state == "killed":

@@ -104,7 +104,7 @@ def choose_measures(results: pandas.DataFrame, wanted: Sequence[str] = ()) -> li
     for name in wanted:
         if name not in names:
             raise ParamsError(f"measure {name!r} is in none of these runs{did_you_mean(name, names)}")
-    return list(wanted) or main_measures(names)
+    return list(dict.fromkeys(wanted)) or main_measures(names)
 
 
 def show_points(results: pandas.DataFrame, measures: Sequence[str]) -> Table:

@@ -106,6 +106,8 @@ def submit(options: argparse.Namespace) -> int:
 
 def _submit_run(request: argparse.Namespace, machine: Machine, header: Header) -> int:
     num_gpus, num_nodes = count_gpus(header), int(header["nodes"] or 1)
+    if num_nodes > 1 and num_gpus > int(header["cpus-per-task"] or 1):  # srun takes no task without a core
+        raise ParamsError(f"--cpus-per-task={header['cpus-per-task']}: write at least {num_gpus}, one a GPU")
     plan = plan_run(
         request.notebook,
         profile=request.profile,
@@ -182,7 +184,8 @@ def _write_gpus_as_gres(header: Header) -> None:
             on_node = int(match[2]) * share if match else 0.0
             if match is None or not on_node.is_integer():
                 raise ParamsError(f"--{name}={text}: is not a number for each node; write --gres=gpu:volta:2")
-            header["gres"] = f"gpu:{match[1]}{on_node:.0f}"
+            others = re.sub(r"(^|,)(gres[:/])?gpu\b[^,]*", "", header.get("gres") or "").strip(",")
+            header["gres"] = f"gpu:{match[1]}{on_node:.0f}" + (f",{others}" if others else "")
 
 
 def count_gpus(header: Mapping[str, str | None]) -> int:

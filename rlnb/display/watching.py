@@ -53,8 +53,11 @@ def watch(directory: str | Path, *, seconds: float = 5.0) -> "asyncio.Task[None]
         return status is not None and status.state == "running"
 
     async def follow() -> None:
-        while update():
+        is_running = True
+        while is_running:
             await asyncio.sleep(seconds)
+            with suppress(OSError):  # of a network file system, which may pass
+                is_running = update()
 
     if not update():
         return None

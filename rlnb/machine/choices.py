@@ -102,6 +102,8 @@ def apply_environment(
     batch over all of them by torch's DataParallel, which TRL's does not do.
     """
     environ = os.environ if environ is None else environ
+    if not environ.get("OMP_NUM_THREADS"):  # empty by =$SLURM_CPUS_PER_TASK in a job that sets none
+        environ.pop("OMP_NUM_THREADS", None)
     for name, value in recommendation.environment.items():
         environ.setdefault(name, value)
     if "LOCAL_RANK" not in environ and "," in environ.get(VISIBLE_GPUS, ""):

@@ -102,7 +102,9 @@ def identify(
         name = "cpu_bf16" if cpu_flags & BF16_FLAGS else "cpu"
         return Machine(name, "", None, system_memory_gib, cpu_count, environment, hub)
     names = {capability: row.name for row in MACHINES for capability in row.capabilities}
-    name = names.get(gpu.capability, "older" if gpu.capability < (7, 0) else "newer")
+    if gpu.capability < (7, 0):  # the CPU computes
+        return Machine("older", gpu.name, None, system_memory_gib, cpu_count, environment, hub)
+    name = names.get(gpu.capability, "newer")
     shared_gib = round(system_memory_gib * SHARED_MEMORY.get(gpu.capability, 0.0), 1)
     return Machine(name, gpu.name, gpu.capability, gpu.memory_gib or shared_gib, cpu_count, environment, hub)
 
@@ -124,6 +126,8 @@ def usable_cores(environ: Mapping[str, str], root: Path = Path("/")) -> int:
     """
     cores = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     quotas = [text.split() for text in read_cgroups("cpu.max", root)]
+    of_version_1 = (read_cgroups(f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
+    quotas += [[quota.strip(), period] for quota, period in zip(*of_version_1, strict=False)]
     cores += [int(quota) // int(period) for quota, period in quotas if quota.isdigit()]
     share = environ.get("SLURM_CPUS_PER_TASK", "")
     num_ranks = int(environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -143,7 +147,13 @@ def ask_status(address: str, *, seconds: float) -> int:
 
     def ask() -> None:
         with contextlib.suppress(OSError, ValueError):
-            statuses.append(requests.head(address, timeout=seconds, allow_redirects=True).status_code)
+            answer = requests.head(
+                address,
+                timeout=seconds,
+                allow_redirects=True,
+                auth=lambda request: request,  # else that of ~/.netrc, which may not be UTF-8
+            )
+            statuses.append(answer.status_code)
 
     # In a thread: a name server that keeps silent holds up getaddrinfo whatever timeout the request has.
     asker = threading.Thread(target=ask, daemon=True)

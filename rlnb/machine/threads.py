@@ -12,4 +12,4 @@ def set_threads(count: int) -> None:
     if count or "torch" in sys.modules:  # else torch reads the variable when it is imported
         import torch
 
-        torch.set_num_threads(count or int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(count or int(os.environ["OMP_NUM_THREADS"].partition(",")[0]))

@@ -11,7 +11,6 @@ sizes, ...) may change between attempts.
 import inspect
 import json
 import linecache
-import os
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -22,10 +21,11 @@ from pydantic import JsonValue
 
 from rlnb.errors import ParamsError, RlnbError
 from rlnb.machine import rank, world_size
+from rlnb.params.loading import notebook_name
 from rlnb.params.problems import show
 from rlnb.params.sections import NotebookParams, value_of
 from rlnb.run.directory import say
-from rlnb.run.disk import RECIPE_FILE, remove_half_written, sync, write_text
+from rlnb.run.disk import RECIPE_FILE, list_checkpoints, remove_half_written, sync, write_text
 
 STATE_FILE = "trainer_state.json"
 FILES, RANKS = "files", "ranks"  # in RECIPE_FILE: {name: bytes} of the other files, the number of ranks
@@ -35,6 +35,7 @@ MODEL_FIELDS = ("id", "lora_rank", "lora_alpha", "lora_target_modules")
 # Patterns of fields that the state in a checkpoint fixes: its weights, optimizer, adapted KL weight, magnet,
 # baselines, value head and stage are of these.
 OF_STATE = (
+    "notebook",
     *(f"model.{name}" for name in MODEL_FIELDS),
     "training.optim", "training.weight_decay", "training.init_kl_coef", "training.magnet_coef",
     "advantage.kind", "curriculum.stages", "curriculum.stages.*.games", "curriculum.stages.*.opponents",
@@ -82,11 +83,11 @@ def _choose_checkpoint(params: NotebookParams, output_dir: str | Path) -> str | 
     for path in remove_half_written(output_dir):
         say(output_dir, f"{path}: it was being written when its run ended; removed")
     then = f"removed, going on from {latest}" if latest else "no whole checkpoint is left"
-    for path in _list_checkpoints(output_dir):
+    for path in list_checkpoints(output_dir):
         if damage := find_damage(path):
             say(output_dir, f"{path}: {damage}; {then}")
             if latest:
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)
     changed = ", ".join(f"{field} {change}" for field, change in changes.items())
     if changed:
         say(output_dir, f"changed since {Path(latest or resume).name}: {changed}")
@@ -103,6 +104,8 @@ def _choose_checkpoint(params: NotebookParams, output_dir: str | Path) -> str | 
 def read_resume(params: NotebookParams) -> str:
     """Return `training.resume`: of a run's directory its newest complete checkpoint."""
     resume: str = value_of(params, "training.resume")
+    if resume in ("auto", "latest", "never"):  # also where a directory is called so
+        return resume
     return latest_checkpoint(resume) or resume
 
 
@@ -115,13 +118,14 @@ def check_resuming(params: NotebookParams, output_dir: str | Path) -> dict[str, 
     resume, latest = read_resume(params), latest_checkpoint(output_dir)
     if resume == "never" or (resume == "auto" and latest is None):
         return {}
-    if latest is None and (damage := find_damage(resume)):
+    is_word = resume in ("auto", "latest")  # also where a directory is called so
+    if latest is None and (damage := "none was saved" if is_word else find_damage(resume)):
         raise ParamsError(
             f"training.resume = {resume!r}: there is no complete checkpoint: {damage}; write a run's "
             "directory or its checkpoints/checkpoint-N"
         )
     given, newest = Path(resume).resolve(), Path(latest or resume).resolve()
-    if given != newest and given.parent == newest.parent and not find_damage(given):
+    if not is_word and given != newest and given.parent == newest.parent and not find_damage(given):
         raise ParamsError(
             f"training.resume = {resume!r} is of this run, which has gone on to {latest}; give another "
             "output_dir to continue from it there, or delete the later ones to go back"
@@ -144,11 +148,12 @@ def set_aside(output_dir: str | Path) -> list[Path]:
     Returns the new paths, none where the run has no checkpoint, not even a damaged one.
     """
     directory, suffix = Path(output_dir), 1
-    if not _list_checkpoints(directory):
+    if not list_checkpoints(directory):
         return []
-    while (directory / f"checkpoints-{suffix}").exists():
+    names = [Path(name) for name in (*RECORDS, "checkpoints")]
+    while any((directory / f"{name.stem}-{suffix}{name.suffix}").exists() for name in names):
         suffix += 1
-    paths = [path for name in (*RECORDS, "checkpoints") if (path := directory / name).exists()]
+    paths = [path for name in names if (path := directory / name).exists()]
     return [path.rename(path.with_name(f"{path.stem}-{suffix}{path.suffix}")) for path in paths]
 
 
@@ -159,15 +164,8 @@ def latest_checkpoint(output_dir: str | Path) -> str | None:
 
 def complete_checkpoints(output_dir: str | Path) -> list[str]:
     """Return the complete checkpoints of a run, oldest first."""
-    complete = [str(path) for path in _list_checkpoints(output_dir) if not find_damage(path)]
+    complete = [str(path) for path in list_checkpoints(output_dir) if not find_damage(path)]
     return sorted(complete, key=checkpoint_step)
-
-
-def _list_checkpoints(output_dir: str | Path) -> list[Path]:
-    folder = Path(output_dir) / "checkpoints"
-    # Unlike Path.is_dir it takes names that are too long; unlike glob, iterdir raises where it cannot list.
-    paths = sorted(folder.iterdir()) if os.path.isdir(folder) else []
-    return [path for path in paths if path.name.startswith("checkpoint-")]
 
 
 def checkpoint_step(checkpoint: str | Path | None) -> int:
@@ -225,7 +223,7 @@ def remove_old_checkpoints(output_dir: str | Path, *, step: int, keep: int) -> N
     complete = complete_checkpoints(output_dir)
     up_to_now = [path for path in complete if checkpoint_step(path) <= step]
     for path in set(complete) - set(up_to_now[-keep:]):
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # NFS keeps what somebody reads, such as `rlnb eval`
 
 
 def run_recipe(params: NotebookParams) -> dict[str, JsonValue]:
@@ -234,7 +232,7 @@ def run_recipe(params: NotebookParams) -> dict[str, JsonValue]:
     The number of ranks is among them, and in a notebook "reward cell" and so on, with their sources. The
     fields of stages go by the stage's name: "curriculum.stages.easy.threshold".
     """
-    recipe: dict[str, JsonValue] = {RANKS: world_size(), **_read_cells()}
+    recipe: dict[str, JsonValue] = {"notebook": notebook_name(params), RANKS: world_size(), **_read_cells()}
     sections = params.model_dump(mode="json")
     for name, value in sections.items():
         is_section = isinstance(value, dict)

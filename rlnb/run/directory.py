@@ -61,6 +61,7 @@ MOST_IDLE_ATTEMPTS = 3  # of one job in a row, before it is ended
 DAMAGED_SUFFIX = ".damaged"
 TAIL_BYTES = 1 << 18  # of metrics.jsonl, some hundred steps
 SOCKET_PATH_BYTES = 107  # at most, on Linux
+AskQueue = Callable[[Sequence[str]], Mapping[str, str] | None]
 
 
 class RunInUse(RlnbError):
@@ -92,9 +93,9 @@ class Status:
     state: running, or one of EXIT_CODES. exit: the exit code of `rlnb run`, None while running. signal: the
     name of the signal that stopped it, else "". started, ended: ISO times in UTC. process: see
     `identify_process`. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
-    checkpoint that the attempt began with. saved_step: of the one that it left, while it runs first_step.
-    ran_to_limit: its job was told that its time limit is near. idle_attempts: of the same job, in a row
-    before this one, that ran to their limit and saved no further step.
+    checkpoint that the attempt began with. ran_to_limit: its job was told that its time limit is near.
+    idle_attempts: of the same job, in a row before this one, that ran to their limit and saved no further
+    step.
     """
 
     state: str
@@ -111,22 +112,21 @@ class Status:
     job: str = ""
     restarts: int = 0
     first_step: int = 0
-    saved_step: int = 0
     ran_to_limit: bool = False
     idle_attempts: int = 0
 
 
-def read_status(directory: Path, rank: int = 0, *, jobs: Mapping[str, str] | None = None) -> Status | None:
+def read_status(directory: Path, rank: int = 0, *, ask: AskQueue | None = None) -> Status | None:
     """Return the status of the latest attempt, None where there was none or its file is damaged.
 
-    The status says killed where the file says running and its process is gone. jobs: as `jobs_in_queue` has
-    returned it for this run, if somebody has asked already.
+    The status says killed where the file says running and its process is gone. ask: returns what
+    `jobs_in_queue` does, where somebody has asked already, or it does not matter.
     """
     try:
         status = _status_reader().validate_json(_status_path(directory, rank).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    reason = _why_gone(status, directory, jobs) if status.state == "running" else ""
+    reason = _why_gone(status, directory, ask or jobs_in_queue) if status.state == "running" else ""
     return dataclasses.replace(status, state="killed", reason=reason) if reason else status
 
 
@@ -142,7 +142,7 @@ def _status_path(directory: Path, rank: int) -> Path:
     return directory / ("status.json" if rank == 0 else f"status.rank{rank}.json")
 
 
-def _why_gone(status: Status, directory: Path, jobs: Mapping[str, str] | None) -> str:
+def _why_gone(status: Status, directory: Path, ask: AskQueue) -> str:
     """Return why a run that its file calls running is not, "" where it is.
 
     Its process tells on this host, else SLURM, and only where neither can be asked the heartbeat's file.
@@ -153,8 +153,7 @@ def _why_gone(status: Status, directory: Path, jobs: Mapping[str, str] | None) -
         return "" if is_alive else f"process {status.pid} is gone without having said how it ended"
     if status.job and status.job == own_job() and status.restarts < num_restarts():
         return f"{status.host} is gone, and SLURM has started job {status.job} again"
-    jobs = jobs_in_queue([status.job]) if jobs is None else jobs
-    if status.job and jobs is not None:
+    if status.job and (jobs := ask([status.job])) is not None:
         is_alive = jobs.get(status.job) in RUNNING
         return "" if is_alive else f"job {status.job} is not running any more and has not said how it ended"
     heartbeat = directory / HEARTBEAT_FILE
@@ -190,7 +189,7 @@ def start_attempt(directory: Path, *, notebook: str, first_step: int = 0) -> Sta
     status = Status(
         "running", attempt=1 if last is None else last.attempt + 1, notebook=notebook, pid=os.getpid(),
         host=socket.gethostname(), started=now(), process=identify_process(os.getpid()), job=job,
-        restarts=num_restarts(), first_step=first_step, saved_step=first_step, idle_attempts=num_idle,
+        restarts=num_restarts(), first_step=first_step, idle_attempts=num_idle,
     )  # fmt: skip
     if num_idle >= MOST_IDLE_ATTEMPTS:
         reason = (
@@ -282,9 +281,11 @@ def find_directories(base: Path, profile: str, params_in: Callable[[Path], str])
     for _, directory in sorted(runs.items(), reverse=True):
         path = directory / "params.yaml"
         try:
-            status = read_status(directory)
+            status = read_status(directory, ask=lambda _: {})
             is_same = path.exists() and path.read_bytes() == params_in(directory).encode()
         except PermissionError:  # somebody else's
+            continue
+        if not os.access(directory, os.W_OK):  # who lets others read it
             continue
         if is_same and (status is None or status.state != "done"):
             yield directory
@@ -464,7 +465,8 @@ class DamagedRows(UserWarning):
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, none if it is missing; warn once of lines that are damaged."""
-    rows = [parse_row(line) for line in _read_lines(path)]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # those that have an end
+    rows = list(map(parse_row, lines))
     if num_damaged := rows.count(None):
         warnings.warn(f"{path}: left out {_count(num_damaged)}", DamagedRows, stacklevel=3)
     return [row for row in rows if row is not None]
@@ -492,21 +494,25 @@ def cut_rows(path: Path, *, after: int) -> None:
     A last line without an end is dropped: it is of a later step, since a step's rows are written before its
     checkpoint.
     """
-    rows = [(line, parse_row(line)) for line in _read_lines(path)]
-    if damaged := [line for line, row in rows if row is None]:
+    if not path.exists():
+        return
+    kept, damaged = bytearray(), []
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            row = parse_row(line)
+            if row is None:
+                damaged.append(line)
+            elif row["step"] <= after:
+                kept += line
+    if damaged:
         aside = path.with_name(path.name + DAMAGED_SUFFIX)
         with aside.open("ab") as file:
             file.writelines(damaged)
         say(path.parent, f"warning: {path}: moved {_count(len(damaged))} to {aside}")
-    kept = b"".join(line for line, row in rows if row is not None and row["step"] <= after)
-    if path.exists() and path.stat().st_size > len(kept):
-        write_bytes(path, kept)
-
-
-def _read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that have an end."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [line + b"\n" for line in lines]
+    if path.stat().st_size > len(kept):
+        write_bytes(path, bytes(kept))
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ file is there, also after a kill, a crash of the machine, or on a full disk.
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -84,17 +85,20 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
     An older directory of the name is removed at the end, unless another process has just made it.
     """
-    unfinished = _unfinished(directory)
+    unfinished, former = _unfinished(directory), _unfinished(directory)
     unfinished.mkdir(parents=True)
     is_older = directory.exists()
     try:
         yield unfinished
         if is_older:
-            shutil.rmtree(directory)
+            directory.rename(former)
         unfinished.rename(directory)
         sync(directory.parent)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if former.exists() and not directory.exists():
+            former.rename(directory)
+        for path in (unfinished, former):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -134,11 +138,19 @@ def describe_full_disk(output_dir: str | Path) -> str:
     )
 
 
+def list_checkpoints(output_dir: str | Path) -> list[Path]:
+    """Return what a run has saved, or begun to save, as checkpoints; copies of them have other names."""
+    folder = Path(output_dir) / "checkpoints"
+    # Unlike Path.is_dir it takes names that are too long; unlike glob, iterdir raises where it cannot list.
+    paths = sorted(folder.iterdir()) if os.path.isdir(folder) else []
+    return [path for path in paths if re.fullmatch(r"checkpoint-\d+", path.name)]
+
+
 def remove_half_written(output_dir: str | Path) -> list[Path]:
     """Delete the checkpoints of a run that were being written, and return them; rank 0 only."""
-    folder = Path(output_dir) / "checkpoints"
-    begun = [path for path in folder.glob("checkpoint-*") if not (path / RECIPE_FILE).exists()]
-    paths = sorted([*folder.glob(".checkpoint-*"), *begun])
+    # Not by Path.exists, which from Python 3.14 on is False also where an error will pass.
+    begun = [path for path in list_checkpoints(output_dir) if RECIPE_FILE not in os.listdir(path)]
+    paths = sorted([*Path(output_dir).glob("checkpoints/.checkpoint-*"), *begun])
     for path in paths if rank() == 0 else ():
         shutil.rmtree(path, ignore_errors=True)
     return paths

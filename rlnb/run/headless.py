@@ -149,8 +149,13 @@ def plan_run(
     plan = Plan(notebook, cell, prepared.saved, prepared.machine, "\n".join(prepared.lines))
     if out is None:
         plan = move_run(plan, next(find_run_directories(plan)))
-    if not is_finished(plan.directory, plan.params) and "training" in type(plan.params).model_fields:
-        check_resuming(prepared.params, plan.directory)
+    try:
+        if not is_finished(plan.directory, plan.params) and "training" in type(plan.params).model_fields:
+            check_resuming(prepared.params, plan.directory)
+    except PermissionError as error:  # somebody else's
+        raise ParamsError(
+            f"{error.filename}: cannot be read: {error.strerror}. Give another --out (output_dir)."
+        ) from None
     return plan
 
 
@@ -200,9 +205,7 @@ def _run_attempt(plan: Plan, num_ranks: int) -> int:
     edited = choose_edited(plan.cell)
     given |= {name: {} if isinstance(value, dict) else "auto" for name, value in edited.items()}
     if last is not None and get_value(params, "training.resume") == "never":
-        given["overrides"] = {
-            "training.resume": "auto"
-        }  # "never" was for the first attempt; this one goes on
+        given["overrides"] = {"training.resume": "auto"}  # "never" was for the first attempt alone
     if num_ranks > 1:
         return run_ranks(num_ranks, notebook, output, parameters=given)
     # Imported here: papermill and Jupyter take two seconds, which a refusal need not wait for.
@@ -242,7 +245,7 @@ def is_finished(directory: Path, params: NotebookParams) -> bool:
             f"{path}: training.resume is 'never' now, but this directory holds attempts. Give another --out "
             "(output_dir)."
         )
-    last = runs.read_status(directory)
+    last = runs.read_status(directory, ask=lambda _: {})  # done or not: SLURM need not be asked
     if last is None or last.state != "done":
         return False
     checkpoint = latest_checkpoint(directory) if is_training else None

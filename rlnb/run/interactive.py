@@ -3,7 +3,6 @@
 import atexit
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from rlnb.errors import ParamsError
@@ -78,5 +77,4 @@ def end(directory: Path, state: str, *, reason: str = "") -> None:
     """Record how this kernel's attempt in a directory ended, unless that is recorded or no other's."""
     status = runs.read_status(directory)
     if status is not None and status.state == "running" and status.pid == os.getpid():
-        status = replace(status, saved_step=checkpoint_step(latest_checkpoint(directory)))
         runs.end_attempt(directory, status, state=state, reason=reason)

@@ -52,7 +52,7 @@ def check_ranks(num_ranks: int, environ: Mapping[str, str], machine: Machine) ->
     if num_ranks > 1 and int(environ.get("WORLD_SIZE", "1")) > 1:
         raise ParamsError("--nproc: this process is a rank already, of torchrun, accelerate launch or srun")
     num_gpus = count_visible_gpus(environ)
-    if machine.accelerator and num_ranks > num_gpus:
+    if machine.capability and num_ranks > num_gpus:
         raise ParamsError(f"--nproc {num_ranks}: each rank takes a GPU; there are {num_gpus}: write that")
 
 

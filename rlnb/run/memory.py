@@ -68,7 +68,8 @@ class ModelSizes(NamedTuple):
 
     def count_adapters(self, model: ModelParams) -> int:
         """Return the number of weights of LoRA adapters of the rank and on the layers asked for."""
-        names = set(self.linear) if "all-linear" in model.lora_target_modules else model.lora_target_modules
+        named = {name.rpartition(".")[2] for name in model.lora_target_modules}
+        names = set(self.linear) if "all-linear" in named else named
         return model.lora_rank * self.layers * sum(self.linear.get(name, 0) for name in names)
 
 
@@ -228,7 +229,7 @@ def _count_trained(params: NotebookParams, sizes: ModelSizes) -> float:
     """Return the bytes of what is trained beyond the weights: gradients, moments, adapters, copies."""
     model: ModelParams = value_of(params, "model")
     # peft's adapters are float32; the weights themselves, where all are trained, are counted already.
-    count = sizes.count_adapters(model) or sizes.parameters
+    count = sizes.count_adapters(model) if model.lora_rank else sizes.parameters
     wide = 4 if model.lora_rank else BYTES[model.dtype]
     moments = 2 if get_value(params, "training.optim", "").endswith("8bit") else 2 * wide
     # With adapters the untrained model of the KL penalty is the same one without them.

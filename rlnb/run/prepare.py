@@ -79,6 +79,11 @@ def check_gpu(machine: Machine, environ: Mapping[str, str], *, torch: str) -> No
         raise ParamsError(
             f"torch {torch}: does not see this job's GPU; ./setup.sh {kind} installs one that does"
         )
+    if machine.name == "older":
+        raise ParamsError(
+            f"{machine.accelerator}: is older than Volta, so the CPU would compute; ask for another GPU, "
+            "or a job without one"
+        )
     if machine.capability is None:
         raise ParamsError(
             f"this job is for a GPU, and {socket.gethostname()} shows it none. Ask for one (--gres=gpu:1), "

@@ -33,8 +33,9 @@ def join_tasks(environ: MutableMapping[str, str] | None = None) -> None:
     """
     environ = os.environ if environ is None else environ
     num_tasks = int(environ.get("SLURM_STEP_NUM_TASKS", "1"))
-    if num_tasks == 1 or "RANK" in environ:
+    if num_tasks == 1 or "RANK" in environ or "SLURM_PTY_PORT" in environ:  # a shell: `srun -n 8 --pty bash`
         return
+    step = int(environ.get("SLURM_STEP_ID", "0"))  # a job may run several at once
     # The first node of node[01-04,7] is node01.
     first = re.sub(r"\[(\d+).*|,.*", r"\1", environ["SLURM_STEP_NODELIST"])
     environ.update(
@@ -42,7 +43,7 @@ def join_tasks(environ: MutableMapping[str, str] | None = None) -> None:
         LOCAL_RANK=environ["SLURM_LOCALID"],
         WORLD_SIZE=str(num_tasks),
         MASTER_ADDR=first,
-        MASTER_PORT=str(20000 + int(environ["SLURM_JOB_ID"]) % 20000),
+        MASTER_PORT=str(20000 + (int(environ["SLURM_JOB_ID"]) + 7919 * step) % 20000),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -101,6 +102,9 @@ def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "metrics.jsonl"
     cut_rows(path, after=step or -1)
+    for table in directory.glob("checkpoints/completions/*.parquet"):  # TRL's, which the live plot shows
+        if (name := re.fullmatch(r"completions_(\d+)", table.stem)) and int(name[1]) > step:
+            table.unlink()
     # From purge_step on TensorBoard ignores what earlier files of this directory hold.
     writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
     wandb_run = None if mode == "disabled" else _open_wandb(params, directory, mode)
@@ -148,7 +152,7 @@ def _rewrite_offline_run(directory: Path, wandb_run: "Run", rows: Sequence[Mappi
     current = Path(wandb_run.dir).parent  # of .../files
     for folder in [*(directory / "wandb").glob("offline-run-*")]:
         if folder.resolve() != current.resolve():
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_wandb(params: NotebookParams, directory: Path, mode: str) -> "Run":

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from waiting import run_python
 
 from rlnb import cli
 from rlnb.batch.overview import list_runs
@@ -163,9 +165,8 @@ def test_a_run_whose_memory_slurm_has_ended_says_so(outputs, queue):
 def test_the_states_of_runs_are_told_without_what_draws_and_computes(outputs):
     make_run(outputs / "a", "done")
     code = "import sys; from rlnb import cli; cli.main(['runs']); print({'pandas', 'torch'} & {*sys.modules})"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "outputs/a" in done.stdout and done.stdout.endswith("set()\n")
+    told = run_python(code, check=True).stdout
+    assert "outputs/a" in told and told.endswith("set()\n")
 
 
 def test_a_run_is_shown_once_by_the_path_that_was_given_first(outputs, queue):
@@ -192,3 +193,11 @@ def test_what_a_terminal_cannot_show_is_escaped(outputs):
     environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run([sys.executable, "-m", "rlnb.cli", "runs"], capture_output=True, env=environ)
     assert done.returncode == 0 and rb"\u2013" in done.stdout
+
+
+def test_a_controller_that_is_silent_is_asked_once(outputs, monkeypatch):
+    make_run(outputs / "a", "running", host="node7", job="7")
+    asked = Mock(return_value=None)
+    monkeypatch.setattr("rlnb.batch.overview.jobs_in_queue", asked)
+    monkeypatch.setattr("rlnb.run.directory.jobs_in_queue", asked)
+    assert len(list_runs([outputs])) == 1 and asked.call_count == 1

@@ -9,6 +9,7 @@ import pytest
 from notebook_files import write_notebook
 
 from rlnb import cli
+from rlnb.batch.machines import job_machine
 from rlnb.batch.submit import count_gpus
 from rlnb.machine import Machine, recommend
 from rlnb.params import load_dotenv
@@ -120,6 +121,7 @@ def test_a_job_that_waits_for_the_one_in_the_queue_is_its_continuation(capsys, p
         (("--set", "model.id=./model"), "--mem=450M", "of 0.4 GiB: does not fit"),
         (("--set", "model.id=./model"), "--mem-per-cpu=50 --cpus-per-task=4", "of 0.2 GiB: does not fit"),
         ((), "--array=0-9", "--array=0-9: is computed"),
+        (("--machine", "h100"), "--nodes=2 --gres=gpu:8 --cpus-per-task=4", "--cpus-per-task=4: write"),
         (("--profile", "auto"), "", "--profile: "),
     ],
 )
@@ -145,6 +147,8 @@ def test_ranks_are_as_many_as_the_gpus_that_are_asked_for():
         ("--gpus-per-task=1 --ntasks-per-node=2", "gpu:2"),
         ("--gpus=volta:2", "gpu:volta:2"),
         ("--gpus=4 --nodes=2", "gpu:2"),
+        ("--gres=tmp:10G --gpus-per-node=2", "gpu:2,tmp:10G"),
+        ("--gres=gpu:volta:1,tmp:10G --gpus-per-node=2", "gpu:2,tmp:10G"),
     ],
 )
 def test_gpus_of_any_spelling_are_asked_for_once(capsys, sbatch, gres):
@@ -191,6 +195,10 @@ def test_a_kind_of_machine_stands_for_a_profile_and_the_env_file_counts(capsys):
     Path(".env").write_text("RLNB_OFFLINE=1\n")
     assert cli.main(command) == 2
     assert "tasks.source = 'mbpp' is not in" in capsys.readouterr().err
+
+
+def test_a_profile_by_its_path_is_for_the_machine_that_it_is_named_after():
+    assert job_machine("mine/v100.yaml", None, None).name == job_machine("v100", None, None).name == "v100"
 
 
 def test_a_sweep_and_a_run_do_not_share_a_folder():

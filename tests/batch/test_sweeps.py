@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from notebook_files import write_notebook
+from notebook_files import TRAINS_UNTIL_SIGTERM, write_notebook
 from waiting import is_running, wait_for
 
 from rlnb import cli
@@ -25,19 +25,6 @@ import pathlib
 if seed == 2 and pathlib.Path("broken").exists():
     raise RuntimeError("seed 2 cannot learn")
 print("trained", seed)
-"""
-WAITS_FOR_A_SIGNAL = """
-import pathlib, signal, time
-from rlnb.errors import Preempted
-stop = []
-signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
-checkpoint = pathlib.Path(output_dir, "checkpoint")
-while not checkpoint.exists():
-    pathlib.Path(output_dir, "training").touch()
-    time.sleep(0.02)
-    if stop:
-        checkpoint.touch()
-        raise Preempted("stopped at step 1")
 """
 
 
@@ -67,9 +54,6 @@ def states(folder: str) -> dict[str, tuple[str, int]]:
         for path in sorted(Path(folder).glob("*/status.json"))
         if (status := runs.read_status(path.parent))
     }
-
-
-WAITS_TO_BE_STOPPED = WAITS_FOR_A_SIGNAL.replace("SIGUSR1", "SIGTERM")
 
 
 def test_a_grid_makes_every_combination_with_every_seed():
@@ -214,7 +198,7 @@ def test_a_failing_point_ends_no_other_and_the_same_command_tries_it_again():
 
 
 def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
-    write_notebook(NOTEBOOK, WAITS_FOR_A_SIGNAL)
+    write_notebook(NOTEBOOK, TRAINS_UNTIL_SIGTERM.replace("SIGTERM", "SIGUSR1"))
     folder = Path("outputs/ppo_openspiel/seeds-tiny")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command("--seeds", "1-3", "--jobs", "2"), **pipes) as running:
@@ -230,7 +214,7 @@ def test_a_signal_reaches_every_point_and_the_same_command_goes_on():
 
 
 def test_points_save_and_end_with_a_sweep_that_is_killed_and_none_starts_twice():
-    write_notebook(NOTEBOOK, WAITS_TO_BE_STOPPED)
+    write_notebook(NOTEBOOK, TRAINS_UNTIL_SIGTERM)
     folder = Path("outputs/ppo_openspiel/seeds-tiny")
     with subprocess.Popen(command("--seeds", "1-2", "--jobs", "2")) as running:
         wait_for(lambda: len(list(folder.glob("*/training"))) == 2, seconds=200)

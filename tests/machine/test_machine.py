@@ -20,7 +20,7 @@ GB10 = Gpu("GPU-3c", "NVIDIA GB10", (12, 1), 0.0)
 PTXAS = "/usr/local/cuda/bin/ptxas"
 
 CAPABILITIES = {row.name: row.capabilities[0] for row in MACHINES if row.capabilities}
-CAPABILITIES |= {"older": (6, 0), "newer": (13, 0)}
+CAPABILITIES["newer"] = (13, 0)
 CPU_ROWS = ("cpu", "cpu_bf16", "older")
 
 
@@ -53,6 +53,12 @@ def test_without_a_gpu_the_memory_is_the_systems_and_on_a_gb10_what_it_can_lose_
     assert identify({}, cpu_flags=frozenset({"fpu", "amx_bf16"})).name == "cpu_bf16"
     machine = identify({}, gpus=[GB10], **seen)
     assert machine == Machine("gb10", "NVIDIA GB10", (12, 1), 25.0, 4, "workstation", "not asked")
+
+
+def test_before_volta_the_machine_is_its_cpu():
+    gpu = Gpu("GPU-0", "NVIDIA GeForce MX250", (6, 1), 2.0)
+    machine = identify({}, gpus=[gpu], system_memory_gib=16.0, cpu_count=4)
+    assert machine == Machine("older", gpu.name, None, 16.0, 4, "workstation", "not asked")
 
 
 def test_the_gpu_that_cuda_would_take_first_is_the_one_described():
@@ -200,6 +206,11 @@ def test_slurm_and_affinity_limit_the_cores_and_one_is_left_at_least():
             "4:memory:/slurm/uid_0/job_7\n1:cpu,cpuacct:/\n0::/\n",
             {"memory/slurm/uid_0/job_7/memory.limit_in_bytes": 2**29,
              "memory/memory.limit_in_bytes": 9223372036854771712, "cpu.max": "100000 100000"},
+        ),
+        (  # a container's own, of version 1
+            "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n",
+            {"memory/memory.limit_in_bytes": 2**29, "cpu,cpuacct/cpu.cfs_quota_us": 150000,
+             "cpu,cpuacct/cpu.cfs_period_us": 100000},
         ),
         ("0::/docker/abc\n", {"memory.max": 2**29, "cpu.max": "150000 100000"}),  # a container's own
     ],

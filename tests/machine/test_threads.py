@@ -1,11 +1,10 @@
 """How torch computes on a CPU: its threads, how they wait for each other, the kernels that it keeps."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from waiting import run_python
 
 from rlnb.machine import Machine, apply_environment, recommend
 from rlnb.machine.threads import set_threads
@@ -25,8 +24,7 @@ def test_torch_takes_a_thread_a_usable_core_unless_a_job_has_a_number():
     environ = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     apply_environment(recommend(MACHINE), environ)
     assert environ["GOMP_SPINCOUNT"] == "5000"
-    command = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    assert subprocess.run(command, env=environ, capture_output=True, check=True).stdout == b"1\n"
+    assert run_python("import torch; print(torch.get_num_threads())", env=environ).stdout == "1\n"
     of_job = {"OMP_NUM_THREADS": "2"}
     apply_environment(recommend(MACHINE), of_job)
     assert of_job["OMP_NUM_THREADS"] == "2"
@@ -52,9 +50,16 @@ def test_texts_of_many_lengths_do_not_fill_the_memory_with_kernels():
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         environ.pop(name, None)
     apply_environment(recommend(MACHINE), environ)
-    command = [sys.executable, "-c", MANY_SHAPES]
-    grown = subprocess.run(command, env=environ, capture_output=True, check=True).stdout
-    assert int(grown) < 150 * 1024
+    assert int(run_python(MANY_SHAPES, env=environ, check=True).stdout) < 150 * 1024
+
+
+def test_an_empty_number_of_threads_is_none_and_the_first_of_a_list_counts(monkeypatch):
+    environ = {"OMP_NUM_THREADS": ""}
+    apply_environment(recommend(MACHINE), environ)
+    assert environ["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    set_threads(0)
+    assert torch.get_num_threads() == 2
 
 
 def test_a_parameter_s_number_stays_until_there_is_none(monkeypatch):

@@ -22,6 +22,7 @@ from rlnb.params import load_params
 from rlnb.params.loading import list_fields, load_model_class
 from rlnb.params.reading import find_field, parse_yaml
 from rlnb.params.sections import value_of
+from rlnb.run.checkpoints import checkpoint_step, latest_checkpoint
 from rlnb.run.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -255,7 +256,7 @@ def test_a_run_stopped_by_sigterm_goes_on_where_it_stopped_and_measures_the_same
     status = json.loads((out / "status.json").read_text())
     assert (status["state"], status["signal"], status["attempt"]) == ("preempted", "SIGTERM", 1)
     stopped_at = rows_of(out)[-1]
-    assert status["saved_step"] == stopped_at["step"]
+    assert checkpoint_step(latest_checkpoint(out)) == stopped_at["step"]
     before = {path: path.stat().st_mtime_ns for path in out.glob("*_before.json")}
     assert stopped_at["step"] < 6 and not any("heldout/" in name or "arena/" in name for name in stopped_at)
     said = finish_run(notebook, out, *settings)

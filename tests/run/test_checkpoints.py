@@ -2,13 +2,16 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_checkpoints import save_checkpoint
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.errors import ParamsError
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
@@ -37,6 +40,13 @@ def test_a_checkpoint_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     assert to_resume("auto", tmp_path / "run") == to_resume("latest", tmp_path / "run") == kept
     for resume in ("latest", str(tmp_path)):
         assert f"training.resume = '{resume}'" in refused(tmp_path, training={"resume": resume})
+
+
+def test_a_directory_called_auto_is_no_checkpoint_to_begin_from(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word in ("auto", "never"):
+        save_checkpoint(Path(word), step=3, params=params_with())
+        assert to_resume(word, "new") is None
 
 
 def test_a_run_goes_on_from_its_own_newest_checkpoint_wherever_it_began(tmp_path: Path) -> None:
@@ -191,6 +201,9 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
         ({"training": {"max_steps": 3, **resume}}, "training.max_steps = 3 "),
     ):
         assert field in refused(own, **sections)
+    game = GrpoCodeGameParams(training=resume)
+    with pytest.raises(ParamsError, match="notebook 'grpo_code_execution' -> 'grpo_code_game'"):
+        checkpoints.check_resuming(game, own)
 
 
 def test_a_run_that_starts_over_keeps_its_former_attempts(tmp_path: Path) -> None:
@@ -203,3 +216,38 @@ def test_a_run_that_starts_over_keeps_its_former_attempts(tmp_path: Path) -> Non
         assert (tmp_path / f"metrics-{number}.jsonl").read_text() == f"{step}"
     assert to_resume("never", tmp_path) is None
     assert not (tmp_path / "checkpoints-3").exists()
+
+
+def test_a_kept_record_stays_although_its_checkpoints_were_deleted(tmp_path: Path) -> None:
+    (tmp_path / "metrics-1.jsonl").write_text("first")
+    save_checkpoint(tmp_path, step=3, params=params_with())
+    (tmp_path / "metrics.jsonl").write_text("second")
+    assert to_resume("never", tmp_path) is None
+    assert [(tmp_path / f"metrics-{n}.jsonl").read_text() for n in (1, 2)] == ["first", "second"]
+
+
+def test_what_people_put_beside_the_checkpoints_stays(tmp_path: Path) -> None:
+    old, new = (save_checkpoint(tmp_path, step=step, params=params_with()) for step in (9, 10))
+    shutil.copytree(old, old.with_name("checkpoint-9-best"))
+    old.with_name("checkpoint-9-weights").mkdir()
+    old.with_name("checkpoint-9.tar.gz").touch()
+    assert to_resume("auto", tmp_path) == str(new)
+    checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
+    names = {path.name for path in old.parent.iterdir()}
+    assert names == {"checkpoint-10", "checkpoint-9-best", "checkpoint-9-weights", "checkpoint-9.tar.gz"}
+
+
+def test_an_old_checkpoint_that_somebody_reads_ends_no_training(tmp_path: Path, monkeypatch) -> None:
+    for step in (9, 10):
+        new = save_checkpoint(tmp_path, step=step, params=params_with())
+    monkeypatch.setattr(os, "rmdir", Mock(side_effect=OSError(errno.ENOTEMPTY, "not empty")))  # as on NFS
+    checkpoints.remove_old_checkpoints(tmp_path, step=10, keep=1)
+    assert checkpoints.latest_checkpoint(tmp_path) == str(new)
+
+
+def test_a_link_called_latest_is_not_what_latest_means(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old, new = (save_checkpoint(Path("run"), step=step, params=params_with()) for step in (3, 4))
+    Path("latest").symlink_to(old)
+    assert to_resume("latest", "run") == str(new)
+    assert "'latest'" in refused(tmp_path / "new", training={"resume": "latest"})

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -227,7 +229,6 @@ def attempt(tmp_path, monkeypatch, stand_in):
     def attempt(restarts: int, *, signal: str, begins_at: int = 4, is_killed: bool = False) -> int:
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
         status = runs.start_attempt(tmp_path, notebook="", first_step=begins_at)
-        status = dataclasses.replace(status, saved_step=4)  # that of the end: the next attempts begin there
         if not is_killed:
             runs.end_attempt(tmp_path, status, state="preempted", signal=signal)
         elif signal:
@@ -275,6 +276,21 @@ def test_a_run_of_somebody_else_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "read_status", refuse)
     directories = runs.find_directories(tmp_path, "tiny", lambda _: "same")
     assert [next(directories).name for _ in range(2)] == ["tiny-001", "tiny-003"]
+    monkeypatch.setattr(runs, "read_status", read)
+    monkeypatch.setattr(os, "access", lambda path, _: path.name != "tiny-001")  # it may be read alone
+    directories = runs.find_directories(tmp_path, "tiny", lambda _: "same")
+    assert [next(directories).name for _ in range(2)] == ["tiny-002", "tiny-003"]
+
+
+def test_rows_are_cut_in_little_memory(tmp_path):
+    path, row = tmp_path / "games.jsonl", {"step": 1, "moves": [list(range(40))] * 5}
+    path.write_text(f"{json.dumps(row)}\n" * 3000 + "{")
+    tracemalloc.start()
+    runs.cut_rows(path, after=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(path.read_bytes().splitlines()) == 3000
+    assert peak < 3 * path.stat().st_size
 
 
 def test_a_package_without_metadata_does_not_end_a_run(tmp_path, monkeypatch):
@@ -282,3 +298,13 @@ def test_a_package_without_metadata_does_not_end_a_run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     runs.write_versions(tmp_path, machine=Machine("cpu", "", None, 8.0, 2, "workstation", "offline"))
     assert "pydantic" in json.loads((tmp_path / "versions.json").read_text())["packages"]
+
+
+def test_a_new_directory_is_found_without_a_question_to_slurm(tmp_path, monkeypatch):
+    folder = tmp_path / "tiny-001"
+    folder.mkdir()
+    (folder / "params.yaml").write_text("other")
+    status = runs.start_attempt(folder, notebook="")
+    runs.write_status(folder, dataclasses.replace(status, host="node7", job="7"))
+    monkeypatch.setattr(runs, "jobs_in_queue", Mock(side_effect=AssertionError))
+    assert next(runs.find_directories(tmp_path, "tiny", lambda _: "same")).name == "tiny-002"

@@ -1,13 +1,16 @@
 """A disk that fills up: what is said, and what is left of the run that it ends."""
 
+import errno
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from waiting import small_disk
 
 from rlnb.errors import DiskFull
 from rlnb.run import directory as runs
-from rlnb.run.disk import telling_full_disk, write_text
+from rlnb.run.disk import telling_full_disk, write_text, written_whole
 
 
 def test_an_error_of_a_full_disk_is_seen_behind_others_and_no_other_is_taken_for_it(tmp_path):
@@ -69,3 +72,28 @@ def test_a_file_on_a_full_disk_stays_what_it_was_and_the_status_is_true(full_dis
     runs.end_attempt(full_disk, status, state="failed", reason="no room: " + "why " * 100)
     assert runs.read_status(full_disk).state == "failed"
     assert {path.name for path in full_disk.iterdir()} == {"status.json", "versions.json", "filling"}
+
+
+def test_an_older_directory_is_whole_until_the_new_one_is_there(tmp_path, monkeypatch):
+    (tmp_path / "it").mkdir()
+    is_new = []
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: is_new.append((tmp_path / "it" / "new").exists()))
+    with written_whole(tmp_path / "it") as folder:
+        (folder / "new").touch()
+    assert is_new == [True, True]
+
+
+def test_an_older_directory_returns_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "old").touch()
+    rename = Path.rename
+
+    def fail_for_the_new(path, target):
+        if (path / "new").exists():
+            raise OSError(errno.ENOSPC, "no room")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    with pytest.raises(OSError), written_whole(tmp_path / "it") as folder:
+        (folder / "new").touch()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["it", "it/old"]

@@ -4,17 +4,19 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from notebook_files import write_notebook
 
 from rlnb import cli
+from rlnb.errors import ParamsError
 from rlnb.params import dump_yaml, load_dotenv, load_params
 from rlnb.policy.builtin import build_tiny
 from rlnb.results import compare, save_results
 from rlnb.run import directory as runs
 from rlnb.run.disk import write_text
-from rlnb.run.headless import describe_result
+from rlnb.run.headless import describe_result, plan_run
 
 
 @pytest.fixture(autouse=True)
@@ -140,3 +142,13 @@ def test_a_value_that_the_parameters_cell_computes_is_refused(capsys):
     cell = 'profile: str = "auto"\noutput_dir: str = "x"\nmax_steps: int = 2 * 8\n'
     write_notebook(Path("grpo_code_execution.ipynb"), parameters=cell)
     assert "max_steps is computed" in refused(capsys, "--set", "max_steps=3")
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    theirs = PermissionError(13, "Permission denied", str(tmp_path / "params.yaml"))
+    monkeypatch.setattr("rlnb.run.headless.is_finished", Mock(side_effect=theirs))
+    notebook = Path(cli.__file__).parents[1] / "notebooks" / "ppo_openspiel.ipynb"
+    with pytest.raises(
+        ParamsError, match="params.yaml: cannot be read: Permission denied. Give another --out"
+    ):
+        plan_run(notebook, profile="tiny", out=tmp_path)

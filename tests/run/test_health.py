@@ -119,38 +119,29 @@ def test_the_run_is_stopped_after_consecutive_updates_with_the_same_alarm(monkey
         check_alarms(state.alarms, QUIET | INVALID, first_length=100.0)
 
 
-def on_a_gpu(**sections):
-    """The parameters of self-play as they are on an A100."""
+def advice(doing: str = "training", **sections: dict) -> str:
+    """Return what is said of lack of memory to a run of self-play on an A100."""
     params = load_params("spiral_self_play", profile="default", overrides=sections, environ={})
     machine = Machine("a100", "A100", (8, 0), 40.0, 8, "workstation", "not asked")
-    return resolve(params, recommend(machine, environ={}), environ={})
+    params = resolve(params, recommend(machine, environ={}), environ={})
+    with pytest.raises(OutOfMemory) as stopped, memory_advice(params, doing=doing):
+        raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
+    return str(stopped.value)
 
 
 def test_lack_of_memory_names_three_settings_in_order_with_their_values():
-    params = on_a_gpu(model={"load_in_4bit": False})
-    with pytest.raises(OutOfMemory) as stopped, memory_advice(params, doing="training"):
-        raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
-    assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in str(
-        stopped.value
-    )
+    said = advice(model={"load_in_4bit": False})
+    assert "training.tokens_per_pass = 4096, game.batch_size = 64, model.load_in_4bit = false" in said
 
 
 def test_lack_of_memory_names_4_bits_only_for_a_gpt_oss_that_has_them(tmp_path):
-    def advice(**config):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        params = on_a_gpu(model={"id": str(tmp_path), "load_in_4bit": False})
-        with pytest.raises(OutOfMemory) as stopped, memory_advice(params, doing="training"):
-            raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
-        return str(stopped.value)
-
-    assert "model.load_in_4bit" in advice(model_type="qwen3")
-    assert "model.load_in_4bit" not in advice(model_type="gpt_oss")
+    for kind in ("qwen3", "gpt_oss"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        said = advice(model={"id": str(tmp_path), "load_in_4bit": False})
+        assert ("model.load_in_4bit" in said) == (kind == "qwen3")
 
 
 def test_lack_of_memory_names_no_setting_that_changes_nothing():
     """No 4 bits where all weights are trained, nothing of MBPP where it is not measured."""
-    params = on_a_gpu(model={"lora_rank": 0}, mbpp={"enabled": False})
-    with pytest.raises(OutOfMemory) as stopped, memory_advice(params):
-        raise torch.cuda.OutOfMemoryError("Tried to allocate 2 GiB")
-    assert "game.batch_size" in str(stopped.value)
-    assert "model.load_in_4bit" not in str(stopped.value) and "mbpp." not in str(stopped.value)
+    said = advice("evaluation", model={"lora_rank": 0}, mbpp={"enabled": False})
+    assert "game.batch_size" in said and "model.load_in_4bit" not in said and "mbpp." not in said

@@ -174,22 +174,25 @@ def test_no_rank_outlives_a_launcher_that_is_killed(start, out):
     wait_for(lambda: not any(map(is_running, pids(out))))
 
 
+STARTED_BY_ANOTHER = {"RANK": "0", "WORLD_SIZE": "2"}
+
+
 @pytest.mark.parametrize(
-    ("num_ranks", "environ", "refusal"),
+    ("notebook", "options", "environ", "refusal"),
     [
-        ("0", {}, "--nproc 0"),
-        ("2", {"RANK": "0", "WORLD_SIZE": "2"}, "--nproc"),
-        ("1", {"RANK": "0", "WORLD_SIZE": "2"}, "--out"),
+        ("ppo_openspiel", "--nproc 0", {}, "--nproc 0:"),
+        ("ppo_openspiel", "--nproc 2 --out /tmp/none", STARTED_BY_ANOTHER, "--nproc:"),
+        ("ppo_openspiel", "--nproc 1", STARTED_BY_ANOTHER, "--out:"),
+        ("mbpp_eval", "--out /tmp/none", STARTED_BY_ANOTHER, "mbpp_eval.ipynb trains nothing"),
     ],
 )
-def test_ranks_that_cannot_be_started_are_refused(capsys, monkeypatch, num_ranks, environ, refusal):
+def test_ranks_that_cannot_be_started_are_refused(capsys, monkeypatch, notebook, options, environ, refusal):
     monkeypatch.chdir(ROOT)
     for name, value in {"CUDA_VISIBLE_DEVICES": "", **environ}.items():
         monkeypatch.setenv(name, value)
-    arguments = ["run", "notebooks/ppo_openspiel.ipynb", "--profile", "tiny", "--nproc", num_ranks]
-    arguments += ["--out", "/tmp/none"] if num_ranks == "2" else []
-    assert cli.main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"rlnb: {refusal}:")
+    command = f"run notebooks/{notebook}.ipynb --profile tiny {options}"
+    assert cli.main(command.split()) == 2
+    assert capsys.readouterr().err.startswith(f"rlnb: {refusal}")
 
 
 def test_a_signal_between_the_starts_of_two_ranks_stops_both(tmp_path):
@@ -231,17 +234,6 @@ def test_two_tasks_of_srun_are_two_ranks_of_one_run_also_without_a_directory(sta
     (out,) = (tmp_path / "outputs/grpo_code_execution").iterdir()
     assert [(out / f"sum{rank}").read_text() for rank in (0, 1)] == ["3", "3"]
     assert {path.name for path in out.glob("*.ipynb")} == {"attempt-01.ipynb", "attempt-01.rank1.ipynb"}
-
-
-def test_a_notebook_that_trains_nothing_is_refused_on_ranks_that_another_program_has_started(
-    capsys, monkeypatch, tmp_path
-):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    command = ["run", "notebooks/mbpp_eval.ipynb", "--profile", "tiny", "--out", str(tmp_path / "out")]
-    monkeypatch.chdir(ROOT)
-    assert cli.main(command) == 2
-    assert "mbpp_eval.ipynb trains nothing" in capsys.readouterr().err
 
 
 LOST = {"state": "failed", "reason": "cell 3 of 3: RuntimeError: [gloo] Connection closed by peer"}
@@ -312,7 +304,16 @@ def test_a_task_of_srun_is_a_rank_that_finds_the_first_node(nodes, first):
     assert [environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")] == ["3", "1", "4"]
     assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == (first, "21007")
     alone, under_torchrun = {"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_STEP_NUM_TASKS": "2", "RANK": "0"}
-    for unchanged in ({}, alone, under_torchrun):
+    in_a_shell = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PTY_PORT": "40001"}  # srun -n 8 --pty bash
+    for unchanged in ({}, alone, under_torchrun, in_a_shell):
         before = dict(unchanged)
         join_tasks(unchanged)
         assert unchanged == before
+
+
+def test_two_steps_of_a_job_meet_at_two_ports():
+    task = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "41007"}
+    steps = [task | {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_ID": step} for step in "01"]
+    for environ in steps:
+        join_tasks(environ)
+    assert steps[0]["MASTER_PORT"] == "21007" != steps[1]["MASTER_PORT"]

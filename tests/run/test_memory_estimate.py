@@ -106,6 +106,18 @@ def test_the_parts_are_arithmetic_that_can_be_done_by_hand(tmp_path):
     assert not any("generation" in name for name in parts)  # the pass needs more, and they take turns
 
 
+def test_adapters_on_layers_of_other_names_are_not_taken_for_all_weights(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+
+    def trained(*names):
+        model = {"id": str(tmp_path), "engine": "transformers", "lora_target_modules": list(names)}
+        parts = memory.estimate_memory(params_of("grpo_code_execution", model=model), A100)
+        return parts["gradients, optimizer, adapters"]
+
+    assert trained("self_attn.q_proj") == trained("q_proj")
+    assert trained("query_key_value") < trained("q_proj") < trained("all-linear")
+
+
 def test_the_short_step_is_estimated_with_the_rows_that_it_computes_at_a_time():
     assert memory.HEAD_ROWS == cpu_trainer.HEAD_ROWS
 

@@ -116,3 +116,12 @@ def test_an_empty_file_of_wandbs_id_is_written_again(tmp_path):
         pass
     wandb.teardown()
     assert (tmp_path / "wandb_run_id.txt").read_text().strip()
+
+
+def test_completions_of_steps_that_are_made_again_are_dropped(tmp_path):
+    folder = tmp_path / "checkpoints" / "completions"
+    folder.mkdir(parents=True)
+    for step in (30, 31, 45):
+        (folder / f"completions_{step:05}.parquet").touch()
+    open_tracker(tmp_path, step=30).close()
+    assert [path.name for path in folder.iterdir()] == ["completions_00030.parquet"]

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import papermill
 import pytest
 from nbformat.v4 import new_notebook
 from notebook_files import write_notebook
+from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NotebookExecutionManager
 from waiting import is_running, status_of, wait_for
 
@@ -263,3 +265,14 @@ def test_the_notebook_is_saved_while_a_cell_runs(tmp_path, start_papermill):
     start_papermill("import time\nfor step in range(100):\n    print(step)\n    time.sleep(.1)")
     out = tmp_path / "out.ipynb"
     wait_for(lambda: out.exists() and '"1\\n"' in out.read_text())
+
+
+def test_an_error_of_the_disk_that_passes_ends_no_run(monkeypatch):
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    monkeypatch.setattr(PapermillNotebookClient, "process_message", Mock(side_effect=stale))
+    client = ForwardingClient.__new__(ForwardingClient)
+    client.stdout_file, client.signals, client.sent = None, [], []
+    assert client.process_message({"content": {}}, None, 0) is None
+    client.process, client.note_signal = Mock(poll=lambda: None), Mock(side_effect=stale)
+    client.forward(signal.SIGUSR1, None)
+    assert client.sent == [signal.SIGUSR1]

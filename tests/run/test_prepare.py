@@ -11,6 +11,7 @@ from rlnb.machine import Machine
 from rlnb.run.prepare import check_gpu
 
 CPU = Machine("cpu", "", None, 16.0, 2, "slurm", "offline")
+P100 = Machine("older", "Tesla P100", None, 64.0, 2, "slurm", "offline")
 V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 2, "slurm", "offline")
 
 
@@ -21,6 +22,8 @@ V100 = Machine("v100", "Tesla V100", (7, 0), 32.0, 2, "slurm", "offline")
         (CPU, "2.13.0+cu130", {"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}, "nvidia-smi"),
         (CPU, "2.13.0+cpu", {"RLNB_GPU_MEMORY": "16"}, "./setup.sh cuda"),
         (V100, "2.13.0+cpu", {"SLURM_JOB_GPUS": "0"}, "./setup.sh volta"),
+        (P100, "2.13.0+cu130", {"SLURM_JOB_GPUS": "0"}, "older than Volta"),
+        (P100, "2.13.0+cu130", {}, ""),
         (CPU, "2.13.0+cpu", {}, ""),
         (V100, "2.13.0+cpu", {}, ""),
         (V100, "2.10.0+cu128", {"RLNB_GPU_MEMORY": "16", "SLURM_JOB_GPUS": "0"}, ""),

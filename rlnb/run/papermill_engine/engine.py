@@ -8,14 +8,13 @@ What papermill and nbclient lack, and this module adds:
 3. A kernel on TCP ports can be taken for another's. Here it listens on sockets in a private directory.
 """
 
-import dataclasses
 import functools
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
@@ -82,19 +81,15 @@ class RlnbEngine(NBClientEngine):
             nonlocal status
             status = runs.note_signal(directory, status, name)
 
-        def end_attempt(how: Mapping[str, str]) -> None:
-            saved_step = checkpoint_step(latest_checkpoint(directory))
-            runs.end_attempt(directory, dataclasses.replace(status, saved_step=saved_step), **how)
-
         with ExitStack() as handlers:  # a signal must not cut off what is written here
             kwargs |= {"handlers": handlers, "note_signal": note_signal}
             try:
                 with runs.heartbeat(directory), telling_full_disk(directory):
                     nb = super().execute_notebook(nb, kernel_name, output_path, **kwargs)
             except BaseException as error:
-                end_attempt(describe_error(error))
+                runs.end_attempt(directory, status, **describe_error(error))
                 raise
-            end_attempt(describe_cells(nb))
+            runs.end_attempt(directory, status, **describe_cells(nb))
         return nb
 
     @classmethod
@@ -265,9 +260,7 @@ class ForwardingClient(PapermillNotebookClient):
                 self.stdout_file.flush()
         try:
             return super().process_message(msg, cell, cell_index)
-        except OSError as error:  # the autosave's; the notebook is saved again after the cell
-            if not lacks_room(error):
-                raise
+        except OSError:  # the autosave's; the notebook is saved again after the cell
             return None
 
     def forward(self, signal_number: int, _: FrameType | None) -> None:
@@ -289,7 +282,8 @@ class ForwardingClient(PapermillNotebookClient):
             self.sent.append(signal.SIGKILL if kills else passed_on)
             self.process.send_signal(self.sent[-1])
             if len(self.signals) == 1:
-                self.note_signal(name)
+                with suppress(OSError):  # it may pass, and the kernel is saving
+                    self.note_signal(name)
 
     def _stopped(self, where: str) -> Stopped:
         name = self.signals[0].name if self.signals else ""
