@@ -94,6 +94,7 @@ def _read(path: Path, kind: type[Evaluation], name: str, settings: Mapping[str, 
     try:
         saved = load_results(path)
         if saved.get("settings") != to_jsonable_python(settings):
+            print(f"{path} was made with other settings; evaluating again", flush=True)
             return None
         evaluation = TypeAdapter(kind).validate_python(saved[name])
     except (ParamsError, ValidationError, KeyError):

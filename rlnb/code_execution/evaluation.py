@@ -2,19 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_execution.prompts import build_prompt
-from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, judge
-from rlnb.code_execution.tasks import Task
+from rlnb.code_execution.reward import Judgement, RewardFunction, compute_reward, failures_of, judge
+from rlnb.code_execution.tasks import Task, source_of
 from rlnb.evaluations import measure_once
 from rlnb.policy import Policy, Progress, generate
 from rlnb.policy.prompts import Prompt
 from rlnb.run.health import AnswerEnd, describe_ends
-from rlnb.sandbox import Sandbox
+from rlnb.sandbox import FailureCount, Sandbox
 from rlnb.source_code.extraction import ends_of_answers
 
 MEASURES = (
@@ -83,6 +83,7 @@ class ProgramEvaluation:
             settings={
                 **self.params.model_dump(mode="json", include=sections),
                 "prompts": [prompt.text for prompt in self.prompts(policy)],
+                "tests": [[source_of(astuple(test)) for test in task.tests] for _, task in self.tasks],
                 "max_completion_length": self.params.training.max_completion_length,
                 "isolation": self.sandbox.level,
             },
@@ -93,6 +94,7 @@ class ProgramEvaluation:
         """Judge the policy on `tasks`.
 
         Keeps the random state. progress: called with the number of completions written and their total.
+        Raises SandboxUnavailable when more than 1% of the programs failed because of the sandbox.
         """
         sampling, tasks, prompts = self.params.evaluation, self.tasks, self.prompts(policy)
         modes = [(True, 1)] + ([(False, sampling.num_samples)] if sampling.temperature else [])
@@ -126,6 +128,7 @@ class ProgramEvaluation:
             for row, completion, judgement in zip(rows, written, judgements, strict=True):
                 split, task = tasks[row]
                 answers.append(JudgedAnswer(task.id, task.statement, split, greedy, *completion, judgement))
+        FailureCount().add(len(answers), failures_of([answer.judgement for answer in answers]))
         return answers
 
 

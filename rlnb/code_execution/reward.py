@@ -217,9 +217,14 @@ class CodeRewards:
         """
         by_id = {task.id: task for task in self.tasks}
         judgements = judge(completions, [by_id[name] for name in task_id], prefix, self.sandbox)
-        failed = [each.execution for each in judgements if each.outcome == "sandbox_error"]
-        self.failures.add(len(completions), [execution.error for execution in failed if execution])
+        self.failures.add(len(completions), failures_of(judgements))
         return judgements
+
+
+def failures_of(judgements: Sequence[Judgement]) -> list[str]:
+    """Return the errors of the programs that the sandbox failed to run; equal ones were run once."""
+    failed = {id(each.execution): each.execution for each in judgements if each.outcome == "sandbox_error"}
+    return [execution.error for execution in failed.values() if execution]
 
 
 def compute_reward(judgement: Judgement, rewards: Sequence[RewardFunction]) -> float | None:

@@ -134,7 +134,7 @@ class GameEvaluation:
             policy=policy,
             params=self.params,
             settings={
-                **self.params.model_dump(mode="json", include=sections),
+                **self.params.model_dump(mode="json", include=sections, exclude={"opponent": {"base_url"}}),
                 "max_completion_length": self.params.training.max_completion_length,
                 "isolation": self.referee.reruns.level,
             },

@@ -166,6 +166,7 @@ def make_judges(params: GrpoCodeGameParams, policy: Policy, reader: Judge) -> tu
     The first is the opponent, or the untrained model where the opponent is a snapshot: figures from before
     and after are comparable only under one judge. The second is the untrained model with other examples.
     """
-    untrained = ModelOpponent(policy, batch_size=params.evaluation.batch_size)
+    longest = MAX_PREDICTION_TOKENS[params.game.form]
+    untrained = ModelOpponent(policy, batch_size=params.evaluation.batch_size, max_prediction_tokens=longest)
     first = untrained if params.opponent.kind == "snapshot" else reader
     return first, replace(untrained, shots=OTHER_SHOTS) if params.evaluation.control else None

@@ -73,7 +73,9 @@ def train_control(
     like any training.
     """
     directory = Path(params.output_dir, "control")
-    tracking = TrackingParams(wandb="disabled")
+    changes = {"output_dir": str(directory), "tracking": TrackingParams(wandb="disabled")}
+    if params.training.resume != "never":  # a checkpoint of the run is none of the control's
+        changes["training"] = params.training.model_copy(update={"resume": "auto"})
     config = copy(trainer.args)
     config.output_dir = str(directory / "checkpoints")
     trained = WeightSnapshot.take(policy)
@@ -85,7 +87,7 @@ def train_control(
             train_dataset=trainer.train_dataset,
             processing_class=policy.tokenizer,
         )
-        train(control, params.model_copy(update={"output_dir": str(directory), "tracking": tracking}))
+        train(control, params.model_copy(update=changes))
         save_adapters(policy, directory / "adapters")
         return evaluate()
     finally:

@@ -17,7 +17,7 @@ from rlnb.game_2048.prompts import HELD_OUT_WORDING, build_strategy_prompt, fenc
 from rlnb.game_2048.queries import QUERIES_SOURCE
 from rlnb.game_2048.reward import StrategyReferee, StrategyResult, compute_strategy_shares
 from rlnb.policy import Completion, Policy, Progress, generate
-from rlnb.results import BoardScores, Comparison, compare_boards, save_results
+from rlnb.results import BoardScores
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import Sandbox
 from rlnb.source_code.extraction import ends_of_answers
@@ -167,15 +167,9 @@ def collect_figures(judged: Sequence[JudgedCompletion]) -> Mapping[str, Estimate
     """Return SCORE_MEASURES, the share that was cut, and those of the sampled completions, by name."""
     if not judged:
         return {}
-    shares = compute_strategy_shares([completion.result for completion in judged if not completion.greedy])
+    sampled = [completion.result for completion in judged if not completion.greedy]
+    shares = compute_strategy_shares(sampled) if sampled else {}
     return {**measure_strategies(judged), **shares, "cut_share": fmean(each.is_cut for each in judged)}
-
-
-def compare_strategies(
-    before: Sequence[JudgedCompletion], after: Sequence[JudgedCompletion]
-) -> list[Comparison]:
-    """Return a comparison for each of SCORE_MEASURES that was taken both times."""
-    return compare_boards(score_boards(before), score_boards(after))
 
 
 def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, float]:
@@ -184,20 +178,3 @@ def strategy_heldout_metrics(judged: Sequence[JudgedCompletion]) -> dict[str, fl
         f"heldout/strategy/{name}": value.value if isinstance(value, Estimate) else value
         for name, value in collect_figures(judged).items()
     }
-
-
-def save_strategies(
-    path: str | Path, params: GptOss2048Params, judged: Mapping[str, Sequence[JudgedCompletion]]
-) -> None:
-    """Write parameters, figures and every completion by `save_results`.
-
-    judged: {name: completions}; "before" and "after" are compared. "board_fingerprint" names the boards.
-    """
-    save_results(
-        path,
-        params=params,
-        comparison=compare_strategies(judged.get("before", ()), judged.get("after", ())),
-        board_fingerprint=BoardSecret.of_run(params).fingerprint,
-        figures={name: collect_figures(completions) for name, completions in judged.items() if completions},
-        completions=judged,
-    )

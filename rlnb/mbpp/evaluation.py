@@ -106,7 +106,9 @@ class MbppEvaluation:
         kept: a file of completions from which an interrupted evaluation goes on. progress counts those.
         """
         if kept is not None:
-            write = keep_completions(write, kept, settings=self.describe())
+            settings = self.describe()
+            del settings["isolation"]  # a node's own: completions do not depend on it
+            write = keep_completions(write, kept, settings=settings)
         return evaluate(
             self.problems, self.template, write, self.sandbox, shots=self.data.problems,
             num_samples=self.sampling.num_samples, timeout_seconds=self.sampling.timeout_seconds,
@@ -133,7 +135,7 @@ def describe_writer(model: ModelParams, writer: WriterParams) -> dict[str, objec
         return {"file": writer.samples_path, "file_sha256": hash_samples(writer.samples_path)}
     weights = Path(model.adapters, "adapter_model.safetensors")  # of a path whose weights may change
     sha256 = ""
-    if weights.is_file():
+    if model.adapters and weights.is_file():
         with weights.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     settings = model.model_dump(include={"adapters", "dtype", "load_in_4bit", "thinking", "system"})

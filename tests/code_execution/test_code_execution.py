@@ -33,6 +33,7 @@ from rlnb.run.metrics import STATUSES
 from rlnb.sandbox import Execution, Limits, Sandbox, zygotes
 from rlnb.sandbox.zygotes import Zygote
 
+SANDBOX = {"limits": Limits(cpu_seconds=1)}
 SLOW_TASK = 123  # 2 s of computing
 cell = load_cell("grpo_code_execution", "reward", {"params": GrpoCodeExecutionParams()})
 pay_execution, pay_tests = cell["execution"], cell["tests"]
@@ -45,12 +46,6 @@ def make_task(*tests: Call) -> Task:
 
 DOUBLE = make_task(Call((2,), 4), Call((5,), 10), Call((-1,), -2))
 RIGHT = "def f(n):\n    return 2 * n\n"
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(Limits(cpu_seconds=1), num_workers=2) as opened:
-        yield opened
 
 
 def judge_all(programs: dict[str, str], sandbox: Sandbox, *, task: Task = DOUBLE) -> dict[str, Judgement]:
@@ -326,9 +321,8 @@ def test_sampled_and_greedy_answers_are_measured_separately():
         "output_rate_greedy": {"known": {"a": 1.0}},
         "pass_rate_sampled": {"known": {"a": 0.5, "b": 1.0}},
         "pass_rate_greedy": {"known": {"a": 0.0}},
-        "cut_rate": {
-            "known": {"a": pytest.approx(2 / 3), "b": 0.0}
-        },  # all were, but those that pass are whole
+        # All were cut, but those that pass are whole.
+        "cut_rate": {"known": {"a": pytest.approx(2 / 3), "b": 0.0}},
     }
 
 
@@ -346,6 +340,29 @@ def test_an_evaluation_writes_as_many_answers_at_a_time_as_it_is_told(cache_dir,
     evaluate = ProgramEvaluation(params, {"known": [replace(DOUBLE, id=name) for name in "abc"]}, sandbox)
     assert len(evaluate(load_tiny(cache_dir))) == sum(sizes) == 12
     assert sizes == [3, 4, 4, 1]  # greedy ones, then samples
+
+
+def test_an_evaluation_by_other_tests_is_made_again(cache_dir, tmp_path, sandbox):
+    sections = {"evaluation": {"temperature": 0.0}, "training": {"max_completion_length": 2}}
+    params, policy = GrpoCodeExecutionParams(output_dir=str(tmp_path), **sections), load_tiny(cache_dir)
+    others = replace(DOUBLE, tests=(*DOUBLE.tests, Call((3,), 6)))
+    first, again, other = (
+        ProgramEvaluation(params, {"known": [task]}, sandbox).measure(policy, "before")
+        for task in (DOUBLE, DOUBLE, others)
+    )
+    assert first == again != other and len(other[0].judgement.results) == 4
+
+
+def test_an_evaluation_that_the_sandbox_failed_to_run_is_not_kept(cache_dir, tmp_path, monkeypatch):
+    def judge(texts, *_, **__):
+        return [Judgement("x", "sandbox_error", finished("", "sandbox_error"), (None,)) for _ in texts]
+
+    monkeypatch.setattr("rlnb.code_execution.evaluation.judge", judge)
+    params = GrpoCodeExecutionParams(output_dir=str(tmp_path), training={"max_completion_length": 2})
+    evaluation = ProgramEvaluation(params, {"known": [DOUBLE] * 5}, Mock(level="none", limits=Limits()))
+    with pytest.raises(SandboxUnavailable, match="10 of 10 programs"):
+        evaluation.measure(load_tiny(cache_dir), "before")
+    assert not list(tmp_path.glob("tasks_*"))
 
 
 def test_metrics_are_means_over_tasks_by_split_without_answers_that_could_not_be_run():

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from refusals import refused
+from waiting import run_python
 
 from rlnb.code_execution.prompts import question
 from rlnb.code_execution.sources import MBPP_SPLITS, literal_call, load_tasks, mbpp_tasks
@@ -24,10 +23,6 @@ RECORD = {
 }
 
 
-def load(path):
-    return load_tasks(path)
-
-
 @pytest.fixture(scope="module")
 def mbpp(mbpp_folder):
     return load_tasks("mbpp", mbpp_path=mbpp_folder)
@@ -35,7 +30,7 @@ def mbpp(mbpp_folder):
 
 def test_a_line_becomes_a_task_whose_first_test_is_the_example(write_lines):
     known = {**RECORD, "level": 2, "split": "known"}
-    (task,) = load(write_lines(known, {**RECORD, "id": "other"}))["known"]
+    (task,) = load_tasks(write_lines(known, {**RECORD, "id": "other"}))["known"]
     assert (task.id, task.family, task.level) == ("double-1", "double", 2)
     assert (task.example_call, task.example.expected) == ("double(2)", 4)
     assert [(test.arguments, test.expected) for test in task.tests] == [((5,), 10)]
@@ -43,7 +38,7 @@ def test_a_line_becomes_a_task_whose_first_test_is_the_example(write_lines):
 
 def test_records_without_a_split_family_or_id_are_split_by_the_seed(write_lines):
     bare = {name: RECORD[name] for name in ("function", "parameters", "statement", "tests")}
-    splits = load(write_lines(*[bare] * 10))
+    splits = load_tasks(write_lines(*[bare] * 10))
     assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 7, "known": 3, "new": 0}
 
 
@@ -95,7 +90,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_file_may_be_a_list_and_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "tasks.jsonl"
     path.write_text(json.dumps([RECORD]), encoding="utf-8-sig")
-    assert [task.id for task in load(str(path))["train"]] == ["double-1"]
+    assert [task.id for task in load_tasks(str(path))["train"]] == ["double-1"]
 
 
 def test_mbpp_is_split_as_published(mbpp):
@@ -112,28 +107,21 @@ def test_an_mbpp_task_shows_its_first_assert_and_keeps_the_others(mbpp):
 
 
 @pytest.mark.parametrize("code", ["f = lambda n: 2 * n", "class f(int):\n    pass", ""])
-def test_a_solution_that_defines_its_function_in_another_way_leaves_its_parameters_unnamed(code, tmp_path):
-    record = {
-        "task_id": 601,
-        "text": "It.",
-        "code": code,
-        "test_list": ["assert f(1) == 2", "assert f(2) == 4"],
-    }
-    path = tmp_path / "mbpp.jsonl"
-    path.write_text(json.dumps(record))
+def test_a_solution_that_defines_its_function_in_another_way_leaves_its_parameters_unnamed(code, write_lines):
+    tests = ["assert f(1) == 2", "assert f(2) == 4"]
+    path = write_lines({"task_id": 601, "text": "It.", "code": code, "test_list": tests})
     ((task,), *_) = load_tasks("mbpp", mbpp_path=path).values()
     assert task.parameters == "arg0"
 
 
-def test_a_head_asks_for_no_import(tmp_path):
-    path = tmp_path / "tasks.jsonl"
+def test_a_head_asks_for_no_import(write_lines):
     code = "from typing import List\ndef f(xs: List[int], k: int = 2) -> int: return k"
     tests = ["assert f([1]) == 2", "assert f([1], 3) == 3"]
-    path.write_text(json.dumps({"task_id": 601, "text": "It.", "code": code, "test_list": tests}))
+    path = write_lines({"task_id": 601, "text": "It.", "code": code, "test_list": tests})
     ((task,), *_) = load_tasks("mbpp", mbpp_path=path).values()
     assert task.parameters == "xs, k=2"
-    path.write_text(json.dumps({**RECORD, "parameters": "n: List[int] = 3"}))
-    assert load(str(path))["train"][0].parameters == "n=3"
+    path = write_lines({**RECORD, "parameters": "n: List[int] = 3"})
+    assert load_tasks(path)["train"][0].parameters == "n=3"
 
 
 def test_a_test_of_two_asserts_is_not_half_a_test():
@@ -150,13 +138,8 @@ def test_without_a_printed_example_mbpp_is_asked_as_mbpp_eval_asks(mbpp_folder):
 
 
 def outputs_by_hash_seed(program: str, seeds) -> set[str]:
-    return {
-        subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": str(seed)},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in seeds
-    }  # fmt: skip
+    environs = [os.environ | {"PYTHONHASHSEED": str(seed)} for seed in seeds]
+    return {run_python(program, env=environ, check=True).stdout for environ in environs}
 
 
 def test_a_prompt_is_the_same_in_every_process():

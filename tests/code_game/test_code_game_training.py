@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from rlnb.code_game.opponents import ModelOpponent
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import SHOTS
 from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound
-from rlnb.code_game.training import SnapshotCallback, build_game_dataset
+from rlnb.code_game.training import SnapshotCallback, build_game_dataset, train_control
 from rlnb.grpo import training as grpo
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.sandbox import Limits, Reruns
@@ -44,6 +45,18 @@ def game_params(output_dir: Path) -> GrpoCodeGameParams:
 def graded(played: GameRound) -> float:
     """Pay -1 to all where the opponent, as a scripted one, shows no probabilities."""
     return 1.0 - 2.0 * played.token_probability if played.token_probability >= 0 else -1.0
+
+
+def test_a_control_begins_by_itself_where_its_run_has_to_go_on(monkeypatch, tmp_path: Path):
+    told = []
+    monkeypatch.setattr(
+        "rlnb.code_game.training.train", lambda _, params: told.append(params.training.resume)
+    )
+    trainer = Mock(args=Mock(output_dir=""))
+    for resume in ("latest", str(tmp_path), "auto", "never"):
+        params = GrpoCodeGameParams(output_dir=str(tmp_path), training={"resume": resume})
+        train_control(trainer, params, load_tiny(tmp_path / "model"), Mock(), evaluate=list)
+    assert told == ["auto", "auto", "auto", "never"]
 
 
 @dataclass

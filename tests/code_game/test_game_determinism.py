@@ -7,7 +7,6 @@ import typing
 import pytest
 
 from rlnb.code_game.determinism import ADDRESS, ALLOWED_MODULES, MACHINE, find_forbidden_use
-from rlnb.sandbox import Limits, Reruns
 from rlnb.source_code.reflection import HIDDEN, OUTSIDE
 
 FORBIDDEN = [
@@ -289,9 +288,8 @@ def test_what_depends_on_the_program_alone_is_allowed():
     assert {code: find_forbidden_use(code) for code in programs} == dict.fromkeys(programs, "")
 
 
-def test_what_the_library_takes_as_a_name_is_none_of_pythons_own():
-    with Reruns(Limits(cpu_seconds=1), num_workers=2) as reruns:
-        results = reruns.run_many([*MADE_UP_WHILE_RUNNING.values(), *ORDINARY])
+def test_what_the_library_takes_as_a_name_is_none_of_pythons_own(reruns):
+    results = reruns.run_many([*MADE_UP_WHILE_RUNNING.values(), *ORDINARY])
     for way, rerun in zip(MADE_UP_WHILE_RUNNING, results, strict=False):
         assert "TypeError: a" in rerun.execution.error, (way, rerun)
         assert "found" not in rerun.execution.stdout, (way, rerun)
@@ -300,9 +298,8 @@ def test_what_the_library_takes_as_a_name_is_none_of_pythons_own():
         assert (rerun.execution.stdout, rerun.difference) == (ORDINARY[code] + "\n", ""), (code, rerun)
 
 
-def test_what_differs_from_run_to_run_is_left_to_the_interpreters():
-    with Reruns(Limits(cpu_seconds=1), num_workers=2) as reruns:
-        results = reruns.run_many(TOLD_BY_INTERPRETERS)
+def test_what_differs_from_run_to_run_is_left_to_the_interpreters(reruns):
+    results = reruns.run_many(TOLD_BY_INTERPRETERS)
     for code, rerun in zip(TOLD_BY_INTERPRETERS, results, strict=True):
         assert find_forbidden_use(code) == ""
         assert rerun.difference, (code, rerun)

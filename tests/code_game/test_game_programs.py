@@ -4,7 +4,6 @@ import pytest
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
-from rlnb.sandbox import Sandbox
 
 NO_PROGRAMS = ("print(", "\0", "print('\ud800", "-" * 9000 + "1", "(" * 9000, "x = 1\n" * 10**6)
 STRIPPED = {
@@ -42,11 +41,10 @@ def test_a_program_is_written_without_what_is_for_its_reader_alone():
     assert {strip_comments(code) for code in ("", "# 42\n", "#", "\n\n")} == {""}
 
 
-def test_what_is_left_does_what_the_original_does():
+def test_what_is_left_does_what_the_original_does(sandbox):
     programs = [*STRIPPED, *SAME]
     stripped = [strip_comments(code) or "" for code in programs]
-    with Sandbox(num_workers=2) as sandbox:
-        before, after = sandbox.run_many(programs), sandbox.run_many(stripped)
+    before, after = sandbox.run_many(programs), sandbox.run_many(stripped)
     for code, first, second in zip(programs, before, after, strict=True):
         assert first.status == second.status == "ok" and first.stdout == second.stdout != "", code
 

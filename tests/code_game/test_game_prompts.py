@@ -13,22 +13,16 @@ from rlnb.source_code.extraction import extract_program
 def test_the_questions_are_split_in_the_promised_numbers_and_share_no_value():
     plain, topical = game_questions("seeded"), game_questions("topic")
     lines = [question.first_line for members in plain.values() for question in members]
-    assert {split: len(members) for split, members in plain.items()} == {
-        "train": 160,
-        "held_out": NUM_HELD_OUT,
-    }
+    sizes = {split: len(members) for split, members in plain.items()}
+    assert sizes == {"train": 160, "held_out": NUM_HELD_OUT}
     assert len(set(lines)) == 160 + NUM_HELD_OUT
     for line in lines:
         (statement,) = ast.parse(line).body
         assert isinstance(statement, ast.Assign)
         ast.literal_eval(statement.value)
     for split, members in topical.items():  # each topic with all kinds of values, in turn
-        assert {question.first_line.partition(" =")[0] for question in members[:4]} == {
-            "n",
-            "s",
-            "xs",
-            "a, b",
-        }
+        names = {question.first_line.partition(" =")[0] for question in members[:4]}
+        assert names == {"n", "s", "xs", "a, b"}
         topics = [question.topic for question in members]
         assert len(set(topics)) == 5 and all(len(set(topics[at : at + 4])) == 1 for at in range(0, 20, 4))
         assert [replace(question, topic="") for question in members] == plain[split]

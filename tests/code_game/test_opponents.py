@@ -12,7 +12,7 @@ from tiny_policy import load_tiny, train_by_hand
 from tokenizer_rules import FENCE_MERGES, make_tokenizer
 
 from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader, make_judges
-from rlnb.code_game.params import GrpoCodeGameParams
+from rlnb.code_game.params import MAX_PREDICTION_TOKENS, GrpoCodeGameParams
 from rlnb.code_game.prediction import (
     OTHER_SHOTS,
     SHOTS,
@@ -187,4 +187,6 @@ def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
         assert first.weights is second.weights is adapters_off
         assert (first.shots, second.shots) == (SHOTS, OTHER_SHOTS)
         assert reader.batch_size == first.batch_size == second.batch_size == 3
+        lengths = {judge.max_prediction_tokens for judge in (reader, first, second)}
+        assert lengths == {MAX_PREDICTION_TOKENS[params.game.form]}
     assert make_judges(GrpoCodeGameParams(), policy, reader)[1] is None

@@ -20,7 +20,6 @@ from rlnb.code_game.prediction import (
     prediction_question,
 )
 from rlnb.code_game.programs import is_echo, is_trivial, strip_comments
-from rlnb.sandbox import Sandbox
 
 PROGRAMS = load_prediction_set()
 
@@ -91,10 +90,9 @@ def test_what_nobody_sees_is_no_difference():
     assert {printed: normalise_output(printed) for printed in SEEN} == SEEN
 
 
-def test_every_fixed_program_and_every_example_prints_what_is_stored():
+def test_every_fixed_program_and_every_example_prints_what_is_stored(sandbox):
     solved = [*SHOTS, *OTHER_SHOTS, *((program.code, program.output) for program in PROGRAMS)]
-    with Sandbox(num_workers=2) as sandbox:
-        executions = sandbox.run_many([code for code, _ in solved])
+    executions = sandbox.run_many([code for code, _ in solved])
     assert [execution.status for execution in executions] == ["ok"] * len(solved)
     assert [normalise_output(execution.stdout) for execution in executions] == [out for _, out in solved]
 

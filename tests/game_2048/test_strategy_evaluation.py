@@ -13,15 +13,16 @@ from rlnb.game_2048.display import show_players
 from rlnb.game_2048.evaluation import (
     JudgedCompletion,
     StrategyEvaluation,
-    compare_strategies,
+    collect_figures,
     measure_strategies,
-    save_strategies,
+    score_boards,
     strategy_heldout_metrics,
 )
 from rlnb.game_2048.params import SECRET_FILE, GptOss2048Params
 from rlnb.game_2048.prompts import fence_strategy
 from rlnb.params import load_params
 from rlnb.policy import Completion, load_policy
+from rlnb.results import compare_boards, save_results
 from rlnb.statistics import bootstrap_two_way
 
 SMALL = BoardKind(3, 64)
@@ -80,13 +81,13 @@ def test_skill_is_the_score_of_the_honest_completions(evaluate):
 
 def test_before_and_after_are_compared_on_the_same_boards(evaluate):
     before, after = judge(evaluate, WORST, BAD), judge(evaluate, GREEDY)
-    rows = {row.measure: row for row in compare_strategies(before, after)}
+    rows = {row.measure: row for row in compare_boards(score_boards(before), score_boards(after))}
     assert list(rows) == ["score", "skill"]
     assert rows["skill"].difference.low > 0 and rows["skill"].num_items == 12
-    assert compare_strategies([], after) == []
+    assert compare_boards(score_boards([]), score_boards(after)) == []
     # Skill is compared on the boards where some completion was honest both times.
     before = [c for c in before if c.kind == SMALL or c.completion == BAD]
-    rows = {row.measure: row for row in compare_strategies(before, after)}
+    rows = {row.measure: row for row in compare_boards(score_boards(before), score_boards(after))}
     assert (rows["skill"].split, rows["score"].split) == ("3x3/64", "all boards")
 
 
@@ -94,7 +95,13 @@ def test_without_an_honest_completion_there_is_no_skill(evaluate):
     bad = judge(evaluate, BAD, "no code at all")
     metrics = strategy_heldout_metrics(bad)
     assert "heldout/strategy/skill" not in metrics and metrics.keys() <= METRICS
-    assert [row.measure for row in compare_strategies(bad, bad)] == ["score"]
+    assert [row.measure for row in compare_boards(score_boards(bad), score_boards(bad))] == ["score"]
+
+
+def test_a_player_without_samples_has_no_shares_of_them(evaluate):
+    alone = collect_figures(judge(evaluate, GREEDY, greedy=True))
+    assert alone.keys() == {"greedy_score", "greedy_skill", "cut_share"}
+    assert collect_figures(judge(evaluate, GREEDY))["win_share"] > 0
 
 
 def test_other_players_rank_as_known(evaluate):
@@ -119,11 +126,10 @@ def test_an_evaluation_is_the_same_again_and_its_file_rebuilds_the_games(evaluat
     assert [judged.completion for judged in first] == [judged.completion for judged in evaluate(policy)]
     assert progress[-1] == (8, 8) and sum(judged.greedy for judged in first) == 2
     path = tmp_path / "results.json"
-    save_strategies(path, params, {"before": first + judge(evaluate, GREEDY), "after": []})
+    save_results(path, params=params, completions={"before": first + judge(evaluate, GREEDY)})
     saved = json.loads(path.read_text())
     record = saved["completions"]["before"][-1]
     game = record["result"]["games"][0]
     board = replay(BoardKind(**record["kind"]), game["seed"], game["moves"])
     assert (board.state, board.largest, board.score) == (game["ending"], game["largest"], game["score"])
-    assert saved["figures"].keys() == {"before"} and saved["comparison"] == []
     assert SECRET not in path.read_text()

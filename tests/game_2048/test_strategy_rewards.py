@@ -51,17 +51,9 @@ def judge(body: str, referee: StrategyReferee, seeds=SEEDS) -> StrategyResult:
     return referee.judge([answer(body)], [""], [KIND], [seeds])[0]
 
 
-REQUIREMENTS = [
-    (result(game("success", 256)), [1.0, 1.0, 20.0]),
-    (result(game("failed")), [1.0, 1.0, 2.0]),
-    (result(game("illegal")), [1.0, 1.0, 2.0]),
+REQUIREMENTS = [  # what no single answer shows; test_published_rewards.py plays the others
     (result(game("stuck")), [1.0, 1.0, -1.0]),
-    (result(game("exception")), [1.0, 1.0, -3.0]),
-    (result(game("exception", was_loaded=False)), [-0.5, 1.0, 0.0]),
     (result(game("exception", error="while loading: forged")), [1.0, 1.0, -3.0]),
-    (result(game("exception"), problem="forbidden"), [1.0, -20.0, -3.0]),
-    (result(game("success", 256), problem="forbidden"), [1.0, -20.0, 20.0]),
-    (result(game("exception", was_loaded=False), problem="forbidden"), [1.0, -20.0, 0.0]),
     (result(problem="no_code", code=None), [-2.0, -1.0, 0.0]),
     (result(game("success", 256), game("failed")), [1.0, 1.0, 11.0]),
     (result(game("success", 256), game("sandbox_error", 2)), [1.0, 1.0, 20.0]),
@@ -132,12 +124,6 @@ def test_strategies_may_import_the_standard_library_and_no_other_package(sandbox
         assert earn(WITH_MODULES, preset, sandbox, presets)[:2] == [1.0, 1.0]
         with_numpy = WITH_MODULES.replace("import re", "import numpy")
         assert earn(with_numpy, preset, sandbox, presets) == [1.0, -20.0, 0.0]
-
-
-@pytest.mark.parametrize("line", ["max(board, key=len, key=len)", "break", "await board", "global board"])
-def test_what_the_compiler_refuses_is_a_syntax_error(line, sandbox, presets):
-    code = f"def strategy(board):\n    {line}\n    return 'a'\n"
-    assert earn(code, "requirements", sandbox, presets) == [-2.0, -1.0, 0.0]
 
 
 TABLE = """import time
@@ -211,3 +197,13 @@ def test_what_a_strategy_prints_counts_for_nothing(referee):
         [answer("print('x' * 5000); return random.choice('éuai')")], [""], [KIND], [SEEDS]
     )
     assert judged.is_honest, judged.why
+
+
+@pytest.mark.parametrize("profile", ["default", "cpu", "h100"])
+def test_the_published_rewards_have_one_limit_of_time_whatever_the_profile(profile):
+    published, graded = (
+        BoardRules.from_params(load_params("gpt_oss_2048", profile=profile, overrides=reward, environ={}))
+        for reward in ({"reward": {"preset": "requirements"}}, {"reward": {"preset": "graded"}})
+    )
+    assert published.move_cpu_seconds == published.board_cpu_seconds == published.wall_seconds == 5.0
+    assert graded.move_cpu_seconds < graded.board_cpu_seconds < graded.wall_seconds == 5.0

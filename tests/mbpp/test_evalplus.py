@@ -161,9 +161,7 @@ def test_a_right_program_passes_by_asserts_and_by_plus_however_it_begins_and_end
         assert check(DOUBLE, program) == PASSED, program
     for program in ("import sys\nsys.exit(0)", "raise SystemExit"):
         (left,) = evaluate_samples(
-            [problem],
-            [WrittenSample(task_id=900, solution=problem.code + program)],
-            sandbox,
+            [problem], [WrittenSample(task_id=900, solution=problem.code + program)], sandbox
         )
         assert not left.passed and not check(DOUBLE, problem.code + program).base
 

@@ -1,6 +1,5 @@
 """Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from rlnb.policy import Completion
 from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
+SANDBOX = {"limits": Limits(cpu_seconds=2)}
 CHAT = TEMPLATES["chat"]
 ASSERTS = ("assert double(2) == 4", "assert double(3) == 6", "assert double(0) == 0")
 DOUBLE = Problem(1, "Write a function to double a number.", "def double(n): return 2 * n", ASSERTS)
@@ -31,12 +31,6 @@ TRIPLE = Problem(
     ("assert triple(2) == 6", "assert triple(1) == 3"),
 )  # fmt: skip
 RIGHT = {1: "```python\ndef double(n): return 2 * n\n```", 2: "```python\ndef triple(n): return 3 * n\n```"}
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(Limits(cpu_seconds=2), num_workers=2) as sandbox:
-        yield sandbox
 
 
 def scripted(*answers: str):
@@ -188,10 +182,8 @@ def test_no_hack_passes_a_builtin_problem(sandbox):
 
 
 def test_no_hack_passes_a_problem_of_mbpp_in_a_weaker_sandbox(mbpp_folder):
-    problems, without = (
-        load_mbpp(path=mbpp_folder).split("test")[:40],
-        ("system calls", "files", "namespaces"),
-    )
+    problems = load_mbpp(path=mbpp_folder).split("test")[:40]
+    without = ("system calls", "files", "namespaces")
     with Sandbox(num_workers=2, require="basic", without=without) as sandbox:
         assert sandbox.level == "basic" and hacked(problems, sandbox) == []
 
@@ -239,11 +231,10 @@ UNSOLVED = {
 
 
 def test_problems_that_no_program_passes_or_every_program_does_are_left_out_by_name(
-    tmp_path, sandbox, capsys
+    tmp_path, sandbox, write_lines, capsys
 ):
-    path = tmp_path / "mbpp.jsonl"
-    path.write_text("\n".join(map(json.dumps, (SUM, IN_PLACE, UNSOLVED, NEVER_CALLED))))
-    measure = measurement(tmp_path, sandbox, 4, source="hub", path=str(path))
+    path = write_lines(SUM, IN_PLACE, UNSOLVED, NEVER_CALLED)
+    measure = measurement(tmp_path, sandbox, 4, source="hub", path=path)
     assert ([p.task_id for p in measure.problems], [p.task_id for p in measure.drawn]) == (
         [11, 13],
         [11, 12, 13, 14],
@@ -260,10 +251,8 @@ def test_problems_that_no_program_passes_or_every_program_does_are_left_out_by_n
     samples = evaluate_samples(measure.problems, written, sandbox)
     assert [(sample.task_id, sample.passed) for sample in samples] == [(11, True), (13, True)]
     assert "Mbpp/12" in str(show_summary(summarize(samples), measure.describe())._repr_html_())
-    path.write_text(json.dumps(IN_PLACE))
-    assert "no problem tells programs apart" in refused(
-        measurement, tmp_path, sandbox, source="hub", path=str(path)
-    )
+    said = refused(measurement, tmp_path, sandbox, source="hub", path=write_lines(IN_PLACE))
+    assert "no problem tells programs apart" in said
 
 
 HOSTILE = {  # none is evaluated where f is right
@@ -277,13 +266,12 @@ HOSTILE = {  # none is evaluated where f is right
 
 @pytest.mark.parametrize("code", [SUM["code"], ""])
 def test_a_record_whose_tests_say_more_than_a_test_may_is_left_out_by_name_and_never_runs(
-    tmp_path, sandbox, monkeypatch, code
+    tmp_path, sandbox, write_lines, monkeypatch, code
 ):
     monkeypatch.chdir(tmp_path)
     hostile = [*({"test_list": [test]} for test in HOSTILE), {"test_imports": ["import os"]}]
     records = [{**SUM, "task_id": n, "code": code, **fields} for n, fields in enumerate(hostile, start=12)]
-    Path("mbpp.jsonl").write_text("\n".join(map(json.dumps, [SUM, *records])))
-    measure = measurement(tmp_path, sandbox, 9, source="hub", path="mbpp.jsonl")
+    measure = measurement(tmp_path, sandbox, 9, source="hub", path=write_lines(SUM, *records))
     assert [problem.task_id for problem in measure.problems] == [11]
     for why, said in zip(measure.left_out.values(), [*HOSTILE.values(), "import os"], strict=True):
         assert f": {said} is not on the list" in why
@@ -302,13 +290,11 @@ ENDLESS = (
 
 @pytest.mark.parametrize("code", [SUM["code"], ""])
 def test_a_record_whose_tests_never_end_is_left_out_by_name_and_never_runs_here(
-    tmp_path, sandbox, monkeypatch, code
+    write_lines, sandbox, monkeypatch, code
 ):
     monkeypatch.setattr(checking, "REFERENCE_SECONDS", 0.5)
-    path = tmp_path / "mbpp.jsonl"
     records = [{**SUM, "task_id": n, "code": code, "test_list": [test]} for n, test in enumerate(ENDLESS)]
-    path.write_text("\n".join(map(json.dumps, records)))
-    left_out = try_solutions(load_mbpp(path=str(path)).split("all"), sandbox, timeout_seconds=0.5)
+    left_out = try_solutions(load_mbpp(path=write_lines(*records)).split("all"), sandbox, timeout_seconds=0.5)
     # Without a solution f returns None, and what comes behind f's right result is not tried.
     assert set(left_out) == (set(range(len(ENDLESS))) if code else {0, 2, 3, 4, 5, 7})
 
@@ -325,6 +311,19 @@ def test_an_evaluation_is_written_at_once_and_read_back_for_the_same_settings(tm
     assert len(first) == 6
     assert measure.measure(policy, "before", progress=lambda *_: pytest.fail("written again")) == first
     assert len(measurement(tmp_path, sandbox).measure(policy, "before")) == 3
+
+
+def test_completions_are_kept_where_another_node_judges_them_elsewhere(tmp_path, sandbox):
+    measure, kept = measurement(tmp_path, sandbox), tmp_path / "completions.jsonl"
+
+    def write_all(questions, *_, received, **__):
+        for index in range(len(questions)):
+            received(index, Completion("x", False))
+
+    measure(write_all, kept=kept)
+    with Sandbox(num_workers=1, without=("namespaces", "files"), require="none") as other:
+        assert other.level != sandbox.level
+        assert len(measurement(tmp_path, other)(pytest.fail, kept=kept)) == 3
 
 
 def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hub_server import write_mbpp
 from refusals import refused
+from waiting import run_python
 
 from rlnb.json_records import read_records
 from rlnb.mbpp.problems import FILES, SPLITS, Problem, ProblemSet, find_fault, interface, load_mbpp
@@ -116,8 +115,7 @@ print(find_fault(Problem(1, "", "def f(n): return n", tests, imports=("import py
 
 
 def test_a_problem_that_imports_what_is_not_installed_has_a_fault():
-    command = [sys.executable, "-c", WITHOUT_PYTEST]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told = run_python(WITHOUT_PYTEST, check=True).stdout
     assert told.startswith("import pytest: import pytest is not on the list")
 
 

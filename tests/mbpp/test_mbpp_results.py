@@ -42,12 +42,8 @@ def test_a_summary_has_each_pass_at_k_of_the_programs_that_ran():
 def test_an_error_that_most_programs_share_is_in_the_summary_and_its_headline(tmp_path):
     error = "NameError: name 'python' is not defined"
     failed = replace(a_sample(2, 0, None, status="runtime_error"), error=error)
-    save_evaluation(
-        tmp_path / "results.json",
-        [a_sample(1, 0, *GOOD), failed, replace(failed, task_id=3)],
-        params={},
-        settings={},
-    )
+    samples = [a_sample(1, 0, *GOOD), failed, replace(failed, task_id=3)]
+    save_evaluation(tmp_path / "results.json", samples, params={}, settings={})
     saved = json.loads((tmp_path / "results.json").read_text())
     rate, cut, outcomes, warning = saved["headline"]
     assert rate.startswith("pass@1 0.333 [") and outcomes == "outcomes: 2 runtime error, 1 passed"
@@ -80,10 +76,8 @@ def test_two_results_are_compared_by_gains_and_losses(tmp_path):
 
 @pytest.mark.parametrize("result", [GOOD, BAD])
 def test_no_interval_says_that_what_always_or_never_happened_is_certain(result):
-    pass_at = summarize([a_sample(problem, number, *result) for problem in range(6) for number in (0, 1)])[
-        "pass_at"
-    ]
-    for estimate in pass_at.values():
+    samples = [a_sample(problem, number, *result) for problem in range(6) for number in (0, 1)]
+    for estimate in summarize(samples)["pass_at"].values():
         assert estimate["low"] <= estimate["value"] <= estimate["high"]
         assert 0.2 < estimate["high"] - estimate["low"] < 0.8
 
@@ -93,8 +87,5 @@ def test_a_problem_with_too_few_samples_is_left_out_of_pass_at_k():
     pass_at = summarize(samples)["pass_at"]
     assert (pass_at["1"]["value"], pass_at["1"]["num_problems"]) == (0.25, 2)
     assert (pass_at["2"]["value"], pass_at["2"]["num_problems"]) == (1.0, 1)
-    assert list(summarize(samples + [a_sample(1, n, *BAD) for n in range(2, 40)])["pass_at"]) == [
-        "1",
-        "10",
-        "40",
-    ]
+    samples += [a_sample(1, n, *BAD) for n in range(2, 40)]
+    assert list(summarize(samples)["pass_at"]) == ["1", "10", "40"]

@@ -25,7 +25,6 @@ from rlnb.mbpp.samples import Sample, hash_samples, read_samples, write_samples
 from rlnb.mbpp.writers import Writer, keep_completions
 from rlnb.policy import endpoint
 from rlnb.policy.endpoint import Endpoint
-from rlnb.sandbox import Sandbox
 
 CHAT, PAPER = TEMPLATES["chat"], TEMPLATES["paper"]
 DOUBLE = Problem(1, "Double a number.", "def double(n): return 2 * n", ("assert double(2) == 4",))
@@ -74,10 +73,9 @@ def written(writer, questions, template) -> dict[int, str]:
     return {index: completion.text for index, completion in enumerate(writer(asked, template))}
 
 
-def test_a_chat_goes_to_chat_completions_and_is_judged(server):
+def test_a_chat_goes_to_chat_completions_and_is_judged(server, sandbox):
     server.answers = [chat_answer("```python\ndef double(n): return 2 * n\n```")]
-    with Sandbox(num_workers=1) as sandbox:
-        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={}, num_samples=2)
+    samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={}, num_samples=2)
     assert [sample.passed for sample in samples] == [True, True]
     paths, _, bodies = zip(*server.requests, strict=True)
     assert set(paths) == {"/v1/chat/completions"}
@@ -102,10 +100,11 @@ BLOCK = "```python\ndef double(n): return 2 * n\n```\nThis"
         ({"content": None}, "stop", False),
     ],
 )
-def test_answers_of_a_server_that_were_cut_are_counted_and_warned_of(server, message, finish_reason, is_cut):
+def test_answers_of_a_server_that_were_cut_are_counted_and_warned_of(
+    server, sandbox, message, finish_reason, is_cut
+):
     server.answers = [(200, {"choices": [{"message": message, "finish_reason": finish_reason}]})]
-    with Sandbox(num_workers=1) as sandbox:
-        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
+    samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
     summary = summarize(samples)
     assert summary["cut_share"] == mbpp_metrics(samples)["mbpp_eval/cut_share"] == is_cut
     assert any("mbpp.max_completion_length" in line for line in summary["warnings"]) == is_cut
@@ -129,6 +128,16 @@ def test_no_error_shows_the_key(server, monkeypatch, key):
         written(writer_for(server), ["q"], CHAT)
     shown = "".join(traceback.format_exception(refusal.value))
     assert not any(part in shown for part in (key, repr(key)[1:-1], ascii(key)[1:-1]))
+
+
+def test_the_key_is_sent_and_not_a_password_of_netrc(server, monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("default login a password b\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.answers = [chat_answer("hi")]
+    for key, sent in (("secret", "Bearer secret"), ("", None)):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        written(writer_for(server), ["q"], CHAT)
+        assert server.requests[-1][1].get("Authorization") == sent
 
 
 def test_a_server_that_is_busy_is_asked_again(server):
@@ -239,7 +248,7 @@ def test_a_policy_answers_every_question_of_every_template(tiny):
 @pytest.mark.parametrize(
     "first", ["class Node:\n    pass\n", "assert double(2) == 4\n", "def half(n):\n    return n\n"]
 )
-def test_an_answer_goes_on_until_the_asked_function_is_there(server, first):
+def test_an_answer_goes_on_until_the_asked_function_is_there(server, sandbox, first):
     """A server says that it was cut; it was not where the program is whole."""
     block, rest = f"```python\n{first}```\n", f"```python\n{DOUBLE.code}\n```\nThis"
     is_cut = []
@@ -247,8 +256,7 @@ def test_an_answer_goes_on_until_the_asked_function_is_there(server, first):
         status, body = chat_answer(text)
         body["choices"][0]["finish_reason"] = "length"
         server.answers = [(status, body)]
-        with Sandbox(num_workers=1) as sandbox:
-            samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
+        samples = evaluate([DOUBLE], CHAT, writer_for(server), sandbox, shots={})
         is_cut.append(samples[0].cut)
     assert is_cut == [True, False] and samples[0].passed
 
