@@ -255,7 +255,7 @@ def compare_files(first: Path, second: Path) -> str:
     difference of pass@1 is paired over problems, and gains and losses are tested by McNemar's exact test.
     Raises ParamsError for other files, and for two that do not compare.
     """
-    first, second = find_results(first), find_results(second)
+    first, second = (path / "results.json" if path.is_dir() else path for path in (first, second))
     what = "of an evaluation on MBPP"
     old, new = (load_saved(path, SavedEvaluation, what=what) for path in (first, second))
     if old.settings.get("sha256") != new.settings.get("sha256"):
@@ -283,14 +283,6 @@ def compare_files(first: Path, second: Path) -> str:
         f"McNemar's exact test: p = {mcnemar_p(len(gained), len(lost)):.3g}",
     ]
     return "\n".join(lines + changed)
-
-
-def find_results(path: Path) -> Path:
-    """Return the file of results at a path, or in a run's directory. Raises ParamsError."""
-    file = path / "results.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ParamsError(f"{path}: holds no results; name the results.json of a finished evaluation")
-    return file
 
 
 def group_passes(samples: Iterable[tuple[int, bool | None]]) -> dict[int, list[bool]]:

@@ -30,17 +30,7 @@ def profile_text(params: NotebookParams, *, title: str, default: NotebookParams 
             info.description or "", WIDTH, initial_indent=comment, subsequent_indent=comment
         )
         value = values[above][name] if above else values[name]
-        lines += textwrap.indent(_yaml(name, value), indent).splitlines()
+        flow = None if isinstance(value, list) else False  # short lists on one line
+        text = yaml.dump({name: value}, Dumper=Dumper, sort_keys=False, default_flow_style=flow, width=10**6)
+        lines += textwrap.indent(text, indent).splitlines()
     return "\n".join(lines) + "\n"
-
-
-def _yaml(name: str, value: object) -> str:
-    """Return `name: value`, short lists on one line."""
-    text: str = yaml.dump(
-        {name: value},
-        Dumper=Dumper,
-        sort_keys=False,
-        default_flow_style=None if isinstance(value, list) else False,
-        width=10**6,
-    )
-    return text

@@ -35,9 +35,13 @@ def _is_whole(path: Path) -> bool:
 
 def read_completions(paths: Iterable[Path]) -> pandas.DataFrame:
     """Return the completions of files, COLUMNS, best rewards first; a reward is the functions' sum."""
-    logged = pandas.concat([pandas.read_parquet(path) for path in paths])
-    paid = logged.loc[:, "completion":"outcome"].iloc[:, 1:-1]  # TRL writes the reward functions between them
-    logged["reward"] = paid.sum(axis=1)
+    tables = list(map(pandas.read_parquet, paths))
+    for table in tables:  # before they are one: the reward cell may have been edited between two steps
+        if "outcome" not in table:  # of a reward function that logs none
+            table.insert(table.columns.get_loc("advantage"), "outcome", "")
+        paid = table.loc[:, "completion":"outcome"].iloc[:, 1:-1]  # TRL writes the functions between them
+        table["reward"] = paid.sum(axis=1, numeric_only=True)
+    logged = pandas.concat(tables)
     logged["task"] = logged["prompt"].map(end_of_prompt)
     logged["completion"] = logged["completion"].map(lambda text: as_code(text, longest=400))
     return logged.sort_values(["reward", "step"], ascending=False, kind="stable")[COLUMNS]

@@ -1,6 +1,7 @@
 """The model that saved adapters belong to, by the files next to them."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -24,12 +25,14 @@ REPEATED_GROUP, REPEAT = re.compile(r"\)[*+?{]"), re.compile(r"[*+]|,\}")
 
 def find_adapter_fault(adapters: str | Path) -> str:
     """Return why a directory holds no adapters that can be loaded, with the remedy; "" where it does."""
-    if not (Path(adapters) / "adapter_config.json").is_file():
+    # Unlike Path.is_file it takes names that are too long, and folders that others have closed.
+    if not os.path.isfile(Path(adapters) / "adapter_config.json"):
         return (
             "holds no adapter_config.json; write a run's adapters/ or checkpoint. Where all weights were "
             "trained there is a whole model instead; write model.id = that directory"
         )
-    if not (Path(adapters) / "adapter_model.safetensors").is_file():  # peft would ask the hub, or a pickle
+    # Else peft would ask the hub, or take a pickle.
+    if not os.path.isfile(Path(adapters) / "adapter_model.safetensors"):
         return "holds no adapter_model.safetensors; save the adapters again by peft's save_pretrained"
     return find_config_fault(Path(adapters) / "adapter_config.json")
 
@@ -69,7 +72,7 @@ def read_base(adapters: str | Path) -> str:
     for file, key in (("base_model.json", "base"), ("adapter_config.json", "base_model_name_or_path")):
         path = Path(adapters) / file
         try:
-            base = json.loads(path.read_text(encoding="utf-8")).get(key) if path.is_file() else ""
+            base = json.loads(path.read_text(encoding="utf-8")).get(key) if os.path.isfile(path) else ""
         except (ValueError, AttributeError, RecursionError) as error:
             raise ParamsError(f"{path}: is damaged ({error}); name other adapters") from None
         if base:

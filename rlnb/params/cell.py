@@ -64,14 +64,12 @@ def _literal(node: ast.expr | None) -> object:
 def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:
     """Return the values in a running notebook of the names that its parameters cell, or papermill's, assigns.
 
-    namespace: the notebook's `globals()`. IPython keeps the cells' sources in `In`; where there are none, the
-    annotated names count. Raises ParamsError for a name that a later cell has changed to something else.
+    namespace: the notebook's `globals()`. IPython keeps the cells in `In` as Python, magics as calls; where
+    there are none, the annotated names count. Raises ParamsError for a name that a later cell has changed to
+    something else.
     """
-    from IPython.core.inputtransformer2 import TransformerManager  # slow, and the commands do not need it
-
     executed = namespace.get("In")
-    as_python = TransformerManager().transform_cell  # lines such as `%matplotlib inline`
-    sources = list(map(as_python, executed)) if isinstance(executed, list) else []
+    sources = executed if isinstance(executed, list) else []
     injected = [source for source in sources if source.startswith(INJECTED)][-1:]
     written = [source for source in sources if "profile" in read_assignments(source)][-1:]
     names = dict.fromkeys(name for source in written + injected for name in read_assignments(source))

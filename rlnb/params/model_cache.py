@@ -102,7 +102,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON file's object, an empty one where there is no file. Raises ParamsError."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    except (TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ParamsError(f"{path}: cannot be read ({error}); download the model again") from None
 
 
@@ -181,7 +181,10 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
     folder = find_folder(model_id, cache_dir)
     if folder is None:
         return ["all files"]
-    names = {path.name for path in folder.iterdir() if path.exists()}
+    try:
+        names = {path.name for path in folder.iterdir() if path.exists()}
+    except PermissionError:
+        return ["the permission to list it"]
     if pointers := sorted(name for name in names if is_pointer(folder / name)):
         return [f"the content of {pointers[0]} (run `git lfs pull` there)"]
     missing = [] if "config.json" in names else ["config.json"]

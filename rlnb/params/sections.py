@@ -7,6 +7,7 @@ below it.
 import os
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -244,10 +245,7 @@ class ModelRunParams(NotebookParams):
 
 def value_of(params: NotebookParams, field: str) -> Any:
     """Return the value of "seed" or "training.max_steps"."""
-    value: Any = params
-    for name in field.split("."):
-        value = getattr(value, name)
-    return value
+    return attrgetter(field)(params)
 
 
 def get_value(params: NotebookParams, field: str, default: Any = 0) -> Any:

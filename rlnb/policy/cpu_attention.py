@@ -3,6 +3,7 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward as transformers_sdpa
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 NAME = "cpu_sdpa"
@@ -17,6 +18,7 @@ def cpu_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Return the attention's output, (batch, length, heads, head size) in the query's dtype, and no weights.
@@ -27,6 +29,11 @@ def cpu_attention(
     is about four times slower. query: (batch, heads, length, head size); key, value: the same with fewer
     heads, value's with a head size of its own.
     """
+    if position_bias is not None:  # Inkling's, which transformers 5.17 adds to the scores
+        others = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        return transformers_sdpa(
+            module, query, key, value, attention_mask, position_bias=position_bias, **others
+        )
     dtype, shape = query.dtype, query.shape
     masks_heads = attention_mask is not None and attention_mask.shape[1] > 1
     if shape[2] == 1 and shape[1] != key.shape[1] and not masks_heads:

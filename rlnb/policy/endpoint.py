@@ -133,14 +133,19 @@ class Endpoint:
         Raises RequestException or HTTPError, and ValueError for an answer that is too long or too slow.
         """
         key, attempt = read_key(), 0
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+        def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            if key:
+                request.headers["Authorization"] = f"Bearer {key}"
+            return request
+
         while True:
             attempt, wait = attempt + 1, ""
             try:
                 # A redirect would turn the question into a plain GET.
                 with session.post(
                     url,
-                    headers=headers,
+                    auth=authorize,  # else one of ~/.netrc is sent in the key's place
                     json=body,
                     timeout=TIMEOUT_SECONDS,
                     allow_redirects=False,

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -186,6 +187,10 @@ def save_merged(
         with explain_load_errors(params):
             base = load_whole(source, cache_dir=params.cache_dir, **options)
         merged = PeftModel.from_pretrained(base, adapters).merge_and_unload().to(dtype)
+    try:
+        merged.generation_config.validate(strict=True)
+    except ValueError:  # of a published one that transformers loads and refuses to save, as Vicuna's
+        merged.generation_config = copy(policy.model.generation_config)
     # Base models of the Qwen family do not list the chat's end among their end tokens.
     merged.generation_config.eos_token_id = policy.model.generation_config.eos_token_id
     merged.generation_config.pad_token_id = policy.tokenizer.pad_token_id

@@ -11,7 +11,7 @@ from pathlib import Path
 from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 import rlnb
 from rlnb.errors import ParamsError
@@ -122,8 +122,11 @@ def find_misfit(adapters: Path, base: str, cache_dir: str) -> str:
     """Return why adapters do not fit a base by its config.json, "" where they do or it is not here."""
     if not (sizes := load_model_sizes(base, cache_dir)):
         return ""
-    with safe_open(adapters / ADAPTERS, "pt") as file:
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(adapters / ADAPTERS, "pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ParamsError(f"--adapters {adapters / ADAPTERS}: is damaged ({error}); copy it again") from None
     for name, shape in shapes.items():
         layer = re.search(r"\.layers\.(\d+)\.", name)
         if layer and int(layer[1]) >= sizes.layers:

@@ -14,15 +14,7 @@ from rlnb.display.panel import Panel
 from rlnb.display.plots import draw_comparison, draw_intervals, draw_training, series, spread
 from rlnb.display.progress import progress_bar
 from rlnb.display.replay import Bar, Frame, write_position
-from rlnb.display.tables import (
-    Table,
-    as_code,
-    as_percent,
-    as_text,
-    fold,
-    show_comparison,
-    show_facts,
-)
+from rlnb.display.tables import Table, as_code, as_percent, as_text, fold, show_comparison, show_facts
 from rlnb.results import Comparison
 from rlnb.run.directory import PROGRESS
 from rlnb.statistics import Estimate
@@ -122,10 +114,8 @@ def test_the_best_and_the_worst_completion_of_the_last_step_are_shown_by_the_sum
     paid = {"code": [0.0, 1.0, 0.5, math.nan], "format": [0.5, 1.0, 0.0, -2.0]}
     log_completions(tmp_path, 3, ["a", "b", "c", "d"], ["ok", "ok", "ok", "no_code"], **paid)
     table = show_best_and_worst(tmp_path)
-    assert [[*row[:2], row[3]] for row in table.rows] == [
-        ["2.000", "ok", "b\n"],
-        ["-2.000", "no_code", "d\n"],
-    ]
+    shown = [[*row[:2], row[3]] for row in table.rows]
+    assert shown == [["2.000", "ok", "b\n"], ["-2.000", "no_code", "d\n"]]
     assert table.rows[0][2] == "… " + "word " * 31
     assert table.caption == "The best and the worst of 4 completions of step 3."
 
@@ -147,10 +137,8 @@ def test_completions_are_folded_by_step_and_by_outcome_without_a_script(tmp_path
     assert browser.summary == "60 completions of 30 steps"
     assert len(by_step.contents) == 12 and by_step.contents[-1].summary == "step 30: mean reward +1.00"
     assert [row[0] for row in by_step.contents[-1].contents[0].rows] == ["3.000", "-1.000"]
-    assert {fold.summary for fold in by_outcome.contents} == {
-        "timeout: 50%, mean reward -1.00",
-        "ok: 50%, mean reward +1.55",
-    }
+    outcomes = {fold.summary for fold in by_outcome.contents}
+    assert outcomes == {"timeout: 50%, mean reward -1.00", "ok: 50%, mean reward +1.55"}
     steps = [int(row[0]) for row in by_outcome.contents[0].contents[0].rows]
     assert steps[0] == 1 and steps[-1] == 30 and steps == sorted(steps)
     page = browser._repr_html_()
@@ -288,3 +276,18 @@ def test_the_bar_tells_the_time_left_from_the_calls_of_this_process(monkeypatch)
     texts = [bundle["text/plain"] for bundle, _ in screen.shown]
     assert texts == ["games 20/40", "games 30/40, 0:00:20 left", "games 40/40"]
     assert "<progress value='30' max='40'" in screen.shown[1][0]["text/html"]
+
+
+def test_completions_of_a_reward_function_that_logs_no_outcome_are_shown(tmp_path):
+    log_completions(tmp_path, 1, ["a", "b"], ["", ""], mine=[1.0, 0.25])
+    path = tmp_path / "checkpoints" / "completions" / "completions_00001.parquet"
+    pandas.read_parquet(path).drop(columns=["outcome", "passed", "reason"]).to_parquet(path)
+    assert [row[0] for row in show_best_and_worst(tmp_path).rows] == ["1.000", "0.250"]
+
+
+def test_each_step_is_paid_by_the_functions_that_it_had(tmp_path):
+    log_completions(tmp_path, 1, ["a"], ["ok"], passes=[1.0])
+    log_completions(tmp_path, 2, ["a"], ["ok"], passes=[1.0], short=[0.5])
+    by_step, _ = browse_completions(tmp_path).contents
+    said = [each.summary for each in by_step.contents]
+    assert said == ["step 1: mean reward +1.00", "step 2: mean reward +1.50"]

@@ -1,16 +1,19 @@
 """The decode loop of CPUs against `generate`, and its randomness against the softmax."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_policy import load_tiny, save_tiny_gpt_oss, train_by_hand
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models import deepseek_v3, doge, gemma, lfm2, mamba, qwen2, qwen3, qwen3_next
 
 from rlnb.errors import TrainingDiverged
 from rlnb.policy import decoding
-from rlnb.policy.cpu_attention import NAME, use_cpu_attention
+from rlnb.policy.cpu_attention import NAME, cpu_attention, use_cpu_attention
 from rlnb.policy.decoding import RoomyLayer, can_decode, decode, packed_weights, sample_tokens
 
 VOCABULARY, PAD = 200, 0
@@ -180,3 +183,12 @@ RECURRENT = {
 
 def test_a_model_with_recurrent_states_is_left_to_generate():
     assert [name for name, build in RECURRENT.items() if can_decode(build())] == []
+
+
+def test_a_bias_of_positions_is_added_on_a_cpu_too():
+    if "position_bias" not in inspect.signature(sdpa_attention_forward).parameters:
+        pytest.skip("this transformers knows no position_bias")
+    query, key, value = torch.randn(3, 1, 2, 5, 4)
+    given, bias = (nn.Module(), query, key, value, None), torch.randn(1, 2, 5, 5)
+    ours, theirs = (form(*given, position_bias=bias)[0] for form in (cpu_attention, sdpa_attention_forward))
+    assert torch.allclose(ours, theirs)

@@ -1,6 +1,7 @@
 """Each form is written, loaded anew and made to generate; what merging costs; what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,9 +206,8 @@ def test_adapters_on_a_layer_of_a_tied_model_are_merged_and_those_on_its_embeddi
     before = compute_logits(policy, PROMPTS)
     kept = save_in_format(policy, tmp_path / "kept", "merged_16bit", params)
     assert difference(reload(kept, "merged_16bit", params), policy).largest < effect(policy) / 4
-    whole = save_in_format(
-        policy, tmp_path / "whole", "merged_32bit", params, is_last=True
-    )  # frees the policy
+    # The last export frees the policy.
+    whole = save_in_format(policy, tmp_path / "whole", "merged_32bit", params, is_last=True)
     again = reload(whole, "merged_32bit", params)
     assert compare_logits(compute_logits(again, PROMPTS), before).largest < 1e-4
     assert again.model.config.tie_word_embeddings
@@ -220,3 +220,13 @@ def test_adapters_on_a_layer_of_a_tied_model_are_merged_and_those_on_its_embeddi
         with pytest.raises(ExportFailed, match="the adapters cannot be merged: the embeddings are"):
             save_in_format(replace(bare, model=model), tmp_path / "none", form, params)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_base_whose_published_settings_contradict_each_other_is_merged(cache_dir, tmp_path):
+    base = Path(shutil.copytree(model_directory("tiny", cache_dir), tmp_path / "base"))
+    path = base / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0.9}))
+    params = tiny_params(cache_dir, id=str(base))
+    assert (
+        save_in_format(load_policy(params), tmp_path / "out", "merged_16bit", params) / "config.json"
+    ).exists()

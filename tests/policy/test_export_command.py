@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,7 +22,7 @@ from rlnb.params.bases import read_base
 from rlnb.policy import load_policy, save_adapters
 from rlnb.policy.adapters import hash_trained
 from rlnb.policy.export import ExportFailed, LogitDifference, save_and_reload
-from rlnb.policy.export_command import check_difference, check_request, export, make_card
+from rlnb.policy.export_command import check_difference, check_request, export, find_misfit, make_card
 
 EMBEDDED = {
     "base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "base_model_relation": "finetune",
@@ -98,15 +101,40 @@ def hub(monkeypatch):
     server.server_close()
 
 
+def export_tiny(policy, tmp_path, cache_dir, **given: object) -> Path:
+    """Export a policy's adapters; return the folder."""
+    out = tmp_path / "out"
+    given = {"form": "merged_16bit", "dtype": "float32", "license": "", "repo_id": "", "base": ""} | given
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    export(adapters, out=out, cache_dir=str(cache_dir), public=False, **given)
+    return out
+
+
+def test_adapters_are_merged_into_the_base_that_they_name(cache_dir, tmp_path):
+    """The whole way, as a terminal sees it: what the model card, the figures and the command say."""
+    policy = load_tiny(cache_dir)
+    train_by_hand(policy, std=0.2)
+    adapters = save_adapters(policy, tmp_path / "adapters")
+    options = ["--adapters", adapters, "--out", "out", "--cache-dir", cache_dir]
+    command = [sys.executable, "-m", "rlnb.cli", "export", *map(str, options)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    merged, changed = map(float, re.findall(r"differ by at most ([^,]+),", done.stdout))
+    assert 0 < merged < 0.1 < changed / 5
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    front = yaml.safe_load((tmp_path / "out" / "README.md").read_text().split("---\n")[1])
+    assert front["library_name"] == "transformers" and "base_model" not in front
+
+
 def test_adapters_are_put_on_another_base_and_uploaded_into_a_private_repository(
     hub, cache_dir, tmp_path, capsys
 ):
-    policy, base, out = load_tiny(cache_dir), tmp_path / "other", tmp_path / "out"
+    policy, base = load_tiny(cache_dir), tmp_path / "other"
     train_by_hand(policy)
     shutil.copytree(policy.source, base)
-    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "mit"}
-    given |= {"base": str(base), "out": out, "repo_id": "me/model", "public": False}
-    export(save_adapters(policy, tmp_path / "adapters"), **given)
+    given = {"form": "lora", "license": "mit", "base": str(base), "repo_id": "me/model"}
+    out = export_tiny(policy, tmp_path, cache_dir, **given)
     assert read_base(out) == str(base)
     assert "exported against trained: differ by at most 0, " in capsys.readouterr().out
     created = json.loads(next(body for path, body in hub.requests if path.endswith("/create")))
@@ -122,12 +150,10 @@ def test_adapters_of_a_model_with_other_layers_are_refused_before_one_is_loaded(
     cache_dir, tmp_path, monkeypatch, size
 ):
     policy, base = load_tiny(cache_dir), tmp_path / "one layer"
-    adapters = save_adapters(policy, tmp_path / "adapters")
     shutil.copytree(policy.source, base)
     AutoConfig.from_pretrained(base, **size).save_pretrained(base)
     monkeypatch.setattr("rlnb.policy.export_command.load_policy", None)
-    given = {"form": "lora", "cache_dir": str(cache_dir), "dtype": "float32", "license": "", "repo_id": ""}
-    said = refused(export, adapters, base=str(base), out=tmp_path / "out", public=False, **given)
+    said = refused(export_tiny, policy, tmp_path, cache_dir, form="lora", base=str(base))
     assert said.startswith(f"--base {base}: ") and not (tmp_path / "out").exists()
 
 
@@ -148,15 +174,6 @@ def test_a_hub_that_refuses_or_cannot_be_reached_is_an_error_before_a_model_is_l
     hub.server_close()
     ask("me/model")
     assert [path.name for path in tmp_path.iterdir()] == ["adapters"]
-
-
-def export_tiny(policy, tmp_path, cache_dir, **given: object) -> Path:
-    """Export a policy's adapters; return the folder."""
-    out = tmp_path / "out"
-    given = {"form": "merged_16bit", "dtype": "float32", "license": "", "repo_id": "", "base": ""} | given
-    adapters = save_adapters(policy, tmp_path / "adapters")
-    export(adapters, out=out, cache_dir=str(cache_dir), public=False, **given)
-    return out
 
 
 def test_an_export_farther_than_the_base_fails_before_any_upload(hub, cache_dir, tmp_path, capsys):
@@ -206,3 +223,9 @@ def test_a_notebook_that_saves_says_how_much_of_the_training_rounding_took(cache
         said = save_and_reload(policy, tmp_path / form, form, params, prompt="def f(n):")
         gaps[form] = [float(gap) for gap in re.findall(r" by (\S+)", said)]
     assert gaps["lora"][0] < gaps["lora"][1] == gaps["merged_16bit"][1] < gaps["merged_16bit"][0]
+
+
+def test_damaged_adapters_are_refused_before_a_model_is_loaded(cache_dir, tmp_path):
+    adapters = save_adapters(load_tiny(cache_dir), tmp_path / "adapters")
+    (adapters / "adapter_model.safetensors").write_bytes(b"torn")
+    assert "is damaged" in refused(find_misfit, adapters, "tiny", str(cache_dir))
