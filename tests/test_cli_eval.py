@@ -29,17 +29,8 @@ def test_options_reach_the_parameters_of_the_notebook(capsys):
 
 def test_a_server_that_is_not_there_is_refused_before_anything_is_loaded(capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    words = [
-        "--profile",
-        "tiny",
-        "--endpoint",
-        "http://127.0.0.1:9/v1",
-        "--served-model",
-        "m",
-        "--out",
-        "new",
-    ]
-    assert cli.main(["eval", *words]) == 2
+    command = "eval --profile tiny --endpoint http://127.0.0.1:9/v1 --served-model m --out new"
+    assert cli.main(command.split()) == 2
     said = capsys.readouterr().err
     assert said.startswith("rlnb: --set: writer.base_url = ") and said.count("\n") == 1
     assert not Path("new").exists()

@@ -66,7 +66,10 @@ CHOICE = "GRPOTrainer = grpo.choose_trainer(policy)"
 KNOWN = {
     "volta": {
         # transformers 4.57 swallows it in **kwargs, and has no other format to save in.
-        "rlnb/policy/export.py: LlamaForCausalLM.save_pretrained takes no save_original_format"
+        "rlnb/policy/export.py: LlamaForCausalLM.save_pretrained takes no save_original_format",
+        # Asked of later versions alone.
+        "rlnb/policy/loading.py: AutoTokenizer.from_pretrained takes no mistral_format",
+        "rlnb/policy/cpu_attention.py: sdpa_attention_forward takes no position_bias",
     }
 }
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)

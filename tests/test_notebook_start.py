@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from IPython.core.interactiveshell import InteractiveShell
 from refusals import refused
 from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
+from waiting import run_python
 
 from rlnb import notebook
 from rlnb.batch.overview import list_runs
@@ -57,10 +57,7 @@ def test_an_error_is_told_before_anything_is_shown(shown):
         ({"model": {"load_in_4bit": True}}, "model.load_in_4bit = true needs"),
         ({"load_in_4bit": True}, "load_in_4bit = true needs"),
         ({"learnin_rate": 1e-5}, "learnin_rate is not a field; did you mean learning_rate?"),
-        (
-            {"temperature": 0.5},
-            "temperature is not a field; did you mean training_temperature or eval",
-        ),
+        ({"temperature": 0.5}, "temperature is not a field; did you mean training_temperature or eval"),
         (
             {"overrides": {"training.max_step": 3}},
             "training.max_step is not a field; did you mean training.max_steps?",
@@ -110,12 +107,8 @@ def test_only_what_the_parameters_cells_assign_is_a_parameter(shown):
     ):
         shell.run_cell(source, store_history=True)
     training = start(NOTEBOOK, shell.user_ns)[0].training
-    assert (training.learning_rate, training.max_steps, training.save_steps, training.beta) == (
-        3e-4,
-        4,
-        7,
-        0.0,
-    )
+    values = (training.learning_rate, training.max_steps, training.save_steps, training.beta)
+    assert values == (3e-4, 4, 7, 0.0)
 
 
 def test_a_misspelt_parameter_ends_a_notebook_of_papermills_own_engine(tmp_path):
@@ -132,9 +125,7 @@ def test_a_python_without_docstrings_is_refused_by_notebooks_and_commands():
         (notebook, "rlnb.errors.ParamsError"),
         ("from rlnb.cli import main; main(['runs'])", "rlnb"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-OO", "-c", script], capture_output=True, text=True, timeout=60
-        )
+        done = run_python(script, "-OO", timeout=60)
         assert done.stderr.splitlines()[-1].startswith(f"{last}: PYTHONOPTIMIZE = 2 (or -OO) removes"), done
 
 
@@ -264,7 +255,7 @@ def test_a_kernel_that_is_closed_leaves_a_run_that_is_known_to_be_unfinished(tmp
     values = {"profile": "tiny", "output_dir": str(tmp_path / "run")}
     given = {**values, "__annotations__": values}
     source = f"from rlnb.notebook import start; start({NOTEBOOK!r}, {given!r})"
-    subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, cwd=tmp_path, timeout=120)
+    run_python(source, check=True, cwd=tmp_path, timeout=120)
     status = runs.read_status(tmp_path / "run")
     assert (status.state, status.exit) == ("preempted", 85) and "kernel" in status.reason
     assert not (tmp_path / "run" / runs.HEARTBEAT_FILE).exists()
@@ -323,4 +314,11 @@ def test_a_cell_that_was_wrong_and_was_corrected_does_not_keep_a_notebook_from_i
     shell = InteractiveShell(colors="nocolor")
     for overrides in ("{{'training.max_steps': 4}}", "{'training.max_steps': 4}"):
         shell.run_cell(f"profile: str = 'tiny'\noverrides: dict = {overrides}", store_history=True)
+    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4
+
+
+def test_a_wrongly_indented_cell_does_not_spoil_the_next_start(shown):
+    shell = InteractiveShell(colors="nocolor")
+    shell.run_cell("profile: str = 'tiny'\nmax_steps: int = 4", store_history=True)
+    shell.run_cell("if True:\n        a = 1\n    b = 2", store_history=True)
     assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4

@@ -1,8 +1,6 @@
 """docs/parts.md: every block runs as it stands, in a process and a folder of its own."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from waiting import run_python
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/parts.md").read_text(encoding="utf-8")
@@ -28,16 +27,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def run_block(code: str, folder: Path, *, missing: Iterable[str] = ()) -> str:
     """Run code in a folder, where imports of the missing modules fail, and return what it printed."""
-    environment = {
-        "HOME": str(folder),
-        "OMP_NUM_THREADS": "1",
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = {"HOME": str(folder), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    environment["PYTHONPATH"] = str(ROOT)
     before = f"import sys\nsys.modules.update(dict.fromkeys({sorted(missing)!r}))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", before + code], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    done = run_python(before + code, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

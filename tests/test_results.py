@@ -55,11 +55,8 @@ def test_runs_are_pooled_over_the_items_that_all_have_and_all_splits_together():
         compare(before, {"pass": {"known": {"a": 1.0, "b": 1.0}, "new": {"c": 0.0}}}),
     ]
     rows = {row.split: row for row in pool_comparisons(runs)}
-    assert [(row.num_items, row.difference) for row in rows.values()] == [
-        (3, 0.5833333333333333),
-        (2, 0.75),
-        (1, 0.25),
-    ]
+    pooled = [(row.num_items, row.difference) for row in rows.values()]
+    assert pooled == [(3, 0.5833333333333333), (2, 0.75), (1, 0.25)]
     assert rows["all"].over_items == bootstrap_ratio([1.0, 0.5, 0.25], [1, 1, 1])
     assert rows["all"].over_runs == student_mean([0.5, 2 / 3])
     assert rows["all"].over_both == bootstrap_two_way([[[1.0, 0.0, 0.5], [1.0, 1.0, 0.0]]])
@@ -119,6 +116,6 @@ def test_two_runs_are_compared_by_their_directories_or_files_and_nothing_else(tm
     said = compare_files(tmp_path / "run", tmp_path / "mbpp_after.json")
     assert said.startswith("1 problems in both\npass@1 +0.000 [+0.000, +0.000]\n")
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "empty", tmp_path / "none.json"):
-        with pytest.raises(ParamsError, match=f"^{path}: "):
-            compare_files(tmp_path / "run", path)
+    for name, missing in (("empty", "empty/results.json"), ("none.json", "none.json")):
+        with pytest.raises(ParamsError, match=f"^{tmp_path / missing}: "):
+            compare_files(tmp_path / "run", tmp_path / name)

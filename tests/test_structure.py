@@ -1,12 +1,11 @@
 """The shape of rlnb/: who may import whom, what stays light, and what no module does."""
 
 import ast
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from waiting import run_python
 
 ROOT = Path(__file__).parents[1]
 PIPELINES = {"code_execution", "code_game", "game_2048", "ppo", "spiral"}
@@ -84,8 +83,7 @@ def test_parameters_and_the_light_packages_bring_no_torch():
         "    importlib.import_module(module)\n"
         "    assert not {'torch', 'transformers'} & sys.modules.keys(), module\n"
     )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert finished.stderr == ""
+    assert run_python(code, cwd=ROOT).stderr == ""
 
 
 @pytest.mark.parametrize("kind", [ast.Assert, ast.Global], ids=["assert", "global"])

@@ -32,13 +32,7 @@ def build_models(directory: Path) -> None:
     """Build a llama, a qwen3, its mixture of experts and a gpt-oss of two layers, with tokens of bytes."""
     import torch
     from tiny_policy import save_tiny_gpt_oss
-    from transformers import (
-        AutoTokenizer,
-        Qwen3Config,
-        Qwen3ForCausalLM,
-        Qwen3MoeConfig,
-        Qwen3MoeForCausalLM,
-    )
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     from rlnb.policy.builtin import build_tiny
 

@@ -1,14 +1,22 @@
-"""What tests look at from outside: processes, conditions, status.json and a disk."""
+"""What tests start or look at from outside: processes, conditions, status.json and a disk."""
 
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+def run_python(code: str, *options: str, **given: Any) -> "subprocess.CompletedProcess[str]":
+    """Run code by this Python in a process of its own; `given` is of `subprocess.run`."""
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, **given)
 
 
 def wait_for(condition: Callable[[], object], *, seconds: float = 120) -> None:

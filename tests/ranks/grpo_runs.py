@@ -8,16 +8,10 @@ import hashlib
 from pathlib import Path
 
 import torch
-from recipes import NO_TRACKING, make_config
-from tiny_run import lower_case, tiny_model
+from tiny_run import make_trainer
 
-from rlnb.code_execution.params import GrpoCodeExecutionParams
-from rlnb.code_execution.prompts import prompt_dataset
-from rlnb.code_execution.sources import load_tasks
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
-from rlnb.params.training import TrainingParams
-from rlnb.policy import load_policy
 
 LOSS_TYPES = ("dapo", "grpo")
 COMPLETIONS, GROUP, STEPS, LEARNING_RATE = 16, 4, 2, 0.1
@@ -38,23 +32,11 @@ class SeededTrainer(AnswerTrainer):
 
 def train(output_dir: Path, loss_type: str, *, num_ranks: int) -> dict[str, object]:
     """Return the adapters and metrics of two steps of 16 completions, shared by the ranks."""
-    torch.set_num_threads(1)
-    model = tiny_model(output_dir.parent)
-    policy = load_policy(model)
-    training = TrainingParams(
+    trainer, params, policy = make_trainer(
+        output_dir, kind=SeededTrainer, recipe={"optim": "sgd", "lr_scheduler_type": "constant"},
         learning_rate=LEARNING_RATE, max_steps=STEPS, loss_type=loss_type,
         per_device_train_batch_size=GROUP, gradient_accumulation_steps=COMPLETIONS // GROUP // num_ranks,
-        num_generations=GROUP, max_completion_length=12, gradient_checkpointing=False,
     )  # fmt: skip
-    params = GrpoCodeExecutionParams(
-        model=model, training=training, output_dir=str(output_dir), seed=1, tracking=NO_TRACKING
-    )
-    config = make_config(params, policy, optim="sgd", lr_scheduler_type="constant")
-    tasks = load_tasks("builtin")["train"][:3]
-    prompts = prompt_dataset(tasks, policy, config, form="chat", printed_example=False)
-    trainer = SeededTrainer(
-        policy.model, lower_case, args=config, train_dataset=prompts, processing_class=policy.tokenizer
-    )
     grpo.train(trainer, params)
     rows = [row for row in trainer.state.log_history if "loss" in row]
     weights = {name: each.detach() for name, each in policy.model.named_parameters() if each.requires_grad}

@@ -35,10 +35,8 @@ def join(folder: Path) -> None:
 def evaluate_twice(folder: Path) -> None:
     """Evaluate into a file that the other rank does not see, and again."""
     policy, calls = load_tiny(folder / "cache"), []
-    path, options = (
-        folder / f"seen-by-{rank()}" / "arena_before.json",
-        {"kind": list[Verdict], "settings": {}},
-    )
+    path = folder / f"seen-by-{rank()}" / "arena_before.json"
+    options = {"kind": list[Verdict], "settings": {}}
     for attempt in ("first", "second"):
         evaluate = partial(lambda attempt: calls.append(attempt) or VERDICTS, attempt)
         assert measure_once(path, evaluate, policy=policy, params=ParamsOfTest(), **options) == VERDICTS
