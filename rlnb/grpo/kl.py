@@ -18,10 +18,10 @@ class MeasureKl(TrainerCallback):
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, args: object, state: TrainerState, control: object, **_: object) -> None:
-        step = state.global_step + 1
+        step, metrics = state.global_step + 1, self.trainer._metrics["train"]
+        metrics.pop("kl", None)  # unsloth logs a 0 for each batch
         if step % INTERVAL_STEPS == 0 or step == state.max_steps:
-            values = [measure_kl(self.trainer, batch) for batch in self.trainer._buffered_inputs]
-            self.trainer._metrics["train"]["kl"] += values
+            metrics["kl"] = [measure_kl(self.trainer, batch) for batch in self.trainer._buffered_inputs]
 
 
 def measure_kl(trainer: GRPOTrainer, batch: dict[str, torch.Tensor]) -> float:
@@ -33,12 +33,16 @@ def measure_kl(trainer: GRPOTrainer, batch: dict[str, torch.Tensor]) -> float:
     model, mask = trainer.accelerator.unwrap_model(trainer.model), batch["completion_mask"]
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     attention_mask = torch.cat([batch["prompt_mask"], mask], dim=1)
+    num_padding = (batch["prompt_mask"] == 0).sum(1, keepdim=True)
 
     def compute_logprobs() -> torch.Tensor:
         logprobs: torch.Tensor = trainer._get_per_token_logps_and_entropies(
             trainer.model, ids, attention_mask, mask.size(1)
         )[0]
-        return logprobs
+        # unsloth moves the padding of prompts to the end, and returns so many columns more.
+        num_more = logprobs.size(1) - mask.size(1)
+        first = num_more - num_padding if num_more else torch.zeros_like(num_padding)
+        return logprobs.gather(1, first + torch.arange(mask.size(1), device=mask.device))
 
     was_training = model.training
     model.eval()  # no dropout, which would draw random numbers

@@ -40,6 +40,9 @@ def evaluating(policy: Policy) -> Iterator[None]:
     checkpointing = next(filter(None, modes), False) if switches else False  # on, or unsloth's own kind
     if was_training:  # not if nested: a model with adapters has a thousand modules to switch
         model.eval()
+    if policy.engine == "unsloth":  # its copies of adapters in 16 bits, which outlast a change of the weights
+        for parameter in model.parameters():
+            vars(parameter).pop("_fast_lora", None)
     try:
         with torch.no_grad():
             yield
@@ -150,7 +153,9 @@ class _Writing:
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for rows in batches(order, [len(prompts[row]) for row in order], self.batch_size):
             seeds = None if row_seeds is None else [row_seeds[row] for row in rows]
-            write = self.write_on_cpu if can_decode(self.policy.model) else self.write_by_transformers
+            # unsloth's models keep no keys and values in a cache that they are given.
+            is_ours = self.policy.engine != "unsloth" and can_decode(self.policy.model)
+            write = self.write_on_cpu if is_ours else self.write_by_transformers
             yield rows, write(rows, [prompts[row] for row in rows], seeds)
 
     def write_on_cpu(

@@ -1,13 +1,16 @@
 """What we hang on TRL: exact resume, evaluation that disturbs nothing, stopping on a signal."""
 
 import json
+import math
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -28,6 +31,7 @@ from trl import GRPOTrainer
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.errors import ParamsError, Preempted, TrainingDiverged
+from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.config import GRPOConfig, order_prompts
@@ -327,3 +331,46 @@ def test_no_step_a_loss_and_a_gradient_that_are_no_numbers_end_a_run() -> None:
 def test_groups_of_equal_rewards_are_tied_whatever_the_others_earn() -> None:
     nan = float("nan")
     assert grpo.tied_share([1, 1, 0, 1, nan, 2.0, nan, nan], num_generations=2) == 0.75
+
+
+class Scaled(torch.nn.Identity):
+    """A model whose log-probabilities say which tokens they are of, with adapters and without."""
+
+    scale = 1.0
+
+    @contextmanager
+    def disable_adapter(self):
+        self.scale = 1.25
+        yield
+        self.scale = 1.0
+
+
+@pytest.mark.parametrize("by_unsloth", [False, True])
+def test_the_kl_is_of_the_completions_also_where_unsloth_moves_the_padding(by_unsloth):
+    def logprobs(model, ids, mask, width):
+        if by_unsloth:  # _get_per_token_logps_and_entropies of unsloth 2026.10.7
+            width += int((ids[:, :-width] == 0).sum(1).max())
+            ids = ids.gather(1, torch.argsort(ids != 0, dim=1, descending=True, stable=True))
+        return -0.1 * model.scale * ids[:, -width:].float(), None, None
+
+    prompts, answers = torch.tensor([[5, 6, 7], [0, 0, 5]]), torch.tensor([[11, 12], [21, 0]])
+    accelerator = SimpleNamespace(unwrap_model=lambda model: model, reduce=lambda value, _: value)
+    trainer = SimpleNamespace(
+        model=Scaled(), accelerator=accelerator, _get_per_token_logps_and_entropies=logprobs
+    )
+    batch = {"prompt_ids": prompts, "prompt_mask": (prompts != 0).long()}
+    batch |= {"completion_ids": answers, "completion_mask": (answers != 0).long()}
+    gaps = [-0.025 * token for token in (11, 12, 21)]
+    expected = fmean(math.exp(gap) - gap - 1 for gap in gaps)
+    assert kl.measure_kl(trainer, batch) == pytest.approx(expected, rel=1e-5)
+
+
+def test_unsloths_zeros_are_not_averaged_into_the_kl(monkeypatch):
+    monkeypatch.setattr(kl, "measure_kl", lambda *_: 0.5)
+    monkeypatch.setattr(kl, "INTERVAL_STEPS", 10)
+    trainer = SimpleNamespace(_metrics={"train": {"kl": [0.0, 0.0]}}, _buffered_inputs=[{}, {}])
+    for step, values in ((9, [0.5, 0.5]), (10, None)):
+        callback = kl.MeasureKl(trainer)
+        callback.on_pre_optimizer_step(None, SimpleNamespace(global_step=step, max_steps=90), None)
+        assert trainer._metrics["train"].get("kl") == values
+        trainer._metrics["train"]["kl"] = [0.0]

@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,8 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.machine.table import MACHINES
 from rlnb.params.sections import ModelParams
 from rlnb.policy import Completion, Policy, builtin, generate, load_policy, model_directory, save_adapters
-from rlnb.policy.adapters import adapters_off
-from rlnb.policy.generation import BLOCK_TOKENS, batches, generate_ids, uniform_columns
+from rlnb.policy.adapters import adapters_off, trained_parameters
+from rlnb.policy.generation import BLOCK_TOKENS, batches, generate_ids, generating, uniform_columns
 from rlnb.policy.loading import complete_tokenizer, leave_memory_to_the_system
 from rlnb.selfplay.params import PlayerModelParams
 
@@ -328,3 +329,12 @@ def test_a_model_that_ends_files_stops_where_a_file_ends(tmp_path):
     model = SimpleNamespace(generation_config=GenerationConfig(eos_token_id=0), config=SimpleNamespace())
     complete_tokenizer(model, tokenizer, tmp_path, params=ModelParams(id="x"))
     assert model.generation_config.eos_token_id == [0, 1]
+
+
+def test_unsloths_copies_of_adapters_do_not_outlast_other_weights(cache_dir):
+    policy = replace(load_tiny(cache_dir), engine="unsloth")
+    policy.model.eval()  # as after a training
+    for _, parameter in trained_parameters(policy):
+        parameter._fast_lora = parameter.detach().clone()
+    with generating(policy):
+        assert not any("_fast_lora" in vars(each) for each in policy.model.parameters())
