@@ -71,8 +71,8 @@ def _start(sweep: Sweep, index: int, environment: Mapping[str, str]) -> "subproc
 def share_cores(num_jobs: int) -> dict[str, str]:
     """Return the environment of the points: each computes with its share of the cores, unless it is set."""
     environment = dict(os.environ)
-    if num_jobs > 1:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores(os.environ) // num_jobs)))
+    if num_jobs > 1 and not environment.get("OMP_NUM_THREADS"):
+        environment["OMP_NUM_THREADS"] = str(max(1, usable_cores(os.environ) // num_jobs))
     return environment
 
 

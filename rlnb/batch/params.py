@@ -5,7 +5,8 @@ from rlnb.params.sections import Names, NotebookParams, Section, described
 
 class CompareParams(Section):
     directories: Names = ()
-    """Folders of sweeps, or of runs; empty = the sweep under outputs/ that was started last"""
+    """Folders of sweeps, or of runs; empty = the sweep under outputs/ that was started last, else the runs of
+    the notebook that trained last"""
     metrics: Names = ()
     """Metrics whose curves are drawn, a picture each; empty = those that judge such runs"""
 

@@ -196,7 +196,8 @@ def _read_settings(directory: Path) -> dict[str, object]:
     except OSError:
         recipe = {}  # perhaps of somebody else, who may read it; the other runs are still compared
     cells = {name: source for name, source in recipe.items() if name.endswith(" cell")}
-    return {entry.field: entry.value for entry in given} | cells
+    # null is a value of its own: only what a run has not set is missing
+    return {entry.field: "null" if entry.value is None else entry.value for entry in given} | cells
 
 
 def _read_results(directory: Path) -> tuple[SavedComparison, str]:

@@ -13,6 +13,7 @@ from IPython.display import HTML
 from rlnb.batch.overview import find_runs
 from rlnb.params.loading import ROOT
 from rlnb.run.directory import read_status
+from rlnb.run.slurm import jobs_in_queue
 
 CELL = "text-align:left;vertical-align:top"
 
@@ -29,10 +30,11 @@ def make_row(root: Path, name: str) -> str:
     title = notebook["cells"][0]["source"][0].strip("# \n")
     every = (run.directory for run in find_runs(root / "outputs" / name))
     directories = [directory for directory in every if os.access(directory, os.X_OK)]  # not somebody else's
-    runs = sorted(
-        ((status, directory) for directory in directories if (status := read_status(directory))),
-        key=lambda run: run[0].started,
-    )
+    unasked = [read_status(directory, ask=lambda _: None) for directory in directories]
+    queue = jobs_in_queue({each.job for each in unasked if each and each.state in ("running", "killed")})
+    statuses = [read_status(directory, ask=lambda _: queue) for directory in directories]
+    told = zip(statuses, directories, strict=True)
+    runs = sorted(((status, place) for status, place in told if status), key=lambda run: run[0].started)
     states = Counter("finished" if status.state == "done" else status.state for status, _ in runs)
     said = ", ".join(f"{count} {state}" for state, count in states.items()) or "never run here"
     executed = json.loads((root / "docs" / "gallery" / f"{name}.ipynb").read_bytes())

@@ -21,7 +21,7 @@ from rlnb.code_game.prompts import GameQuestion, build_game_prompt, game_questio
 from rlnb.code_game.reward import GameReferee, GameRound, game_metrics, judge_rounds
 from rlnb.evaluations import measure_once
 from rlnb.policy import Policy, Progress, generate
-from rlnb.results import Comparison, save_results
+from rlnb.results import Comparison
 from rlnb.run.health import AnswerEnd, describe_ends
 from rlnb.sandbox import FailureCount
 from rlnb.source_code.extraction import ends_of_answers
@@ -231,8 +231,3 @@ def measure_levels(judge: Judge) -> dict[str, str]:
     is_right = pandas.Series([verdict.is_right for verdict in judge.judge(codes, outputs)], levels)
     by_level = {words: is_right[level] for level, words in PREDICTION_LEVELS.items()} | {"all": is_right}
     return {words: f"{values.sum()} of {len(values)}" for words, values in by_level.items()}
-
-
-def save_game(path: str | Path, params: GrpoCodeGameParams, times: Times) -> None:
-    """Write parameters, measures and differences as JSON; see `rlnb.results.save_results`."""
-    save_results(path, params=params, comparison=compare_game(times), measures=measure_game(times))

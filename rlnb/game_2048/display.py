@@ -176,7 +176,8 @@ def show_players(players: Mapping[str, Sequence[JudgedCompletion]]) -> Table:
     rows: list[tuple[object, ...]] = []
     for name, judged in players.items():
         greedy = [completion for completion in judged if completion.greedy]
-        games = [game for completion in greedy for game in completion.result.games]
+        results = [completion.result for completion in greedy if not completion.result.problem]
+        games = [game for result in results for game in result.finished_games]
         if greedy:
             score = as_text(measure_strategies(greedy).get("greedy_score"), signed=True)
             won = f"{sum(game.is_won for game in games)} of {len(games)}" if games else None

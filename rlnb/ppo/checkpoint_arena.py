@@ -27,7 +27,7 @@ from rlnb.ppo.curriculum import load_curriculum, score_stages
 from rlnb.ppo.display import show_success
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.results import save_results
-from rlnb.run.checkpoints import latest_checkpoint
+from rlnb.run.checkpoints import RANKS, latest_checkpoint, saved_recipe
 from rlnb.run.memory import memory_advice
 from rlnb.run.prepare import Values, load
 from rlnb.run.tracking import read_metrics
@@ -124,7 +124,8 @@ def describe_plan(matches: Sequence[tuple[TextGame, str, int]], checkpoint: str,
     seconds = [row["time/rollout_seconds"] for row in rows if row.get("time/rollout_seconds")]
     estimate = "no estimate, since metrics.jsonl of its run has no times"
     if seconds:
-        each = median(seconds) / run.training.games_per_step
+        num_ranks = cast(int, saved_recipe(checkpoint)[RANKS])  # each played a share of the games
+        each = num_ranks * median(seconds) / run.training.games_per_step
         duration = timedelta(seconds=round(total * each))
         estimate = f"about {duration}, at the {each:.2g} s a game of its training"
     opponents = dict.fromkeys(opponent for _, opponent, _ in matches)

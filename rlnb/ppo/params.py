@@ -13,21 +13,11 @@ if TYPE_CHECKING:
     from rlnb.games.text_games import TextGame
 
 BASIC_GAMES = (
-    "tic_tac_toe",
-    "connect_four",
-    "nim",
-    "kuhn_poker",
-    "breakthrough(rows=6,columns=6)",
-    "hex(board_size=5)",
-)
+    "tic_tac_toe", "connect_four", "nim", "kuhn_poker", "breakthrough(rows=6,columns=6)", "hex(board_size=5)",
+)  # fmt: skip
 COMPLEX_GAMES = (
-    "leduc_poker",
-    "liars_dice",
-    "goofspiel(num_cards=8)",
-    "othello",
-    "clobber",
-    "dots_and_boxes",
-)
+    "leduc_poker", "liars_dice", "goofspiel(num_cards=8)", "othello", "clobber", "dots_and_boxes",
+)  # fmt: skip
 
 
 class Stage(Section):
@@ -81,7 +71,7 @@ class PpoActingParams(play.ActingParams):
     """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
     invalid: Literal["forfeit", "random"] = "random"
     """Answer without legal move: random = a random move, forfeit = lost"""
-    max_new_tokens: int = described(8, "Longest answer (tokens): ids have at most 4", ge=1)
+    max_new_tokens: int = described(8, "Longest answer in free play (tokens): ids have at most 4", ge=1)
     temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
 
 

@@ -37,7 +37,7 @@ SEAT_MEASURES = {
 SMALLEST = 1e-4  # a smaller NashConv is drawn there: a logarithmic axis has no zero
 
 
-def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> Figure:
+def draw_self_play(rows: Sequence[Row], *, max_steps: int) -> Figure:
     """Draw a panel for each measure from outside of self-play, and a last one for self-play itself.
 
     rows: of a run's metrics.jsonl. Tic-tac-toe: losses to perfect play, NashConv, score against random. Other
@@ -56,7 +56,6 @@ def draw_self_play(rows: Sequence[Row], *, max_steps: int, title: str = "") -> F
     figure, grid = make_panels(num_columns, size=size, num_rows=num_rows, max_steps=max_steps)
     for axes, draw in zip(grid, panels, strict=True):
         draw(axes, rows)
-    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -168,7 +167,7 @@ def match_label(match: Match) -> str:
     return f"{match.opponent}, {SEATS[match.seat]}"
 
 
-def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of tic-tac-toe") -> Figure:
+def show_first_moves(result: TicTacToeResult) -> Figure:
     """Draw the nine probabilities on the empty board."""
     numbers = range(1, 4)
     values = pandas.DataFrame(np.reshape(result.first_moves, (3, 3)), numbers, numbers)
@@ -176,7 +175,7 @@ def show_first_moves(result: TicTacToeResult, *, title: str = "The first move of
     axes.grid(visible=False)
     label = {"label": "probability"}
     seaborn.heatmap(values, annot=True, fmt=".1%", vmin=0, cmap="Blues", cbar_kws=label, ax=axes)
-    axes.set(xlabel="column", ylabel="row", title=title)
+    axes.set(xlabel="column", ylabel="row", title="The first move of tic-tac-toe")
     return figure
 
 

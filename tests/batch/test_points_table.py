@@ -221,3 +221,13 @@ def test_curves_may_begin_at_different_steps(sweep):
     figure = draw_curves(tables.group_results(tables.gather_results([sweep])), LOSSES[0])
     low, high = figure.axes[0].get_ylim()
     assert low < high
+
+
+def test_no_system_message_is_another_setting_than_one(sweep):
+    for seed in (1, 2):
+        path = sweep / f"kind=none_seed={seed}" / "params.yaml"
+        text = path.read_text().replace("kind: none", "kind: rae")
+        assert text.count("system: null") == 1
+        path.write_text(text.replace("system: null", "system: Be brief."))
+    groups = tables.group_results(tables.gather_results([sweep]))
+    assert [group.label for group in groups] == ["system=null", "system=Be brief."]

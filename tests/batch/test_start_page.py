@@ -50,3 +50,19 @@ def test_the_start_page_names_every_other_notebook_once():
     notebooks = {path.stem for path in ROOT.glob("notebooks/*.ipynb")} - {"00_start"}
     page = (ROOT / "notebooks" / "00_start.ipynb").read_text()
     assert sorted(re.findall(r'\\"(\w+)\\",  #', page)) == sorted(notebooks)
+
+
+def test_the_queue_is_asked_once_for_all_runs(tmp_path, monkeypatch):
+    for folder in ("notebooks", "docs/gallery"):
+        (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(ROOT / folder / f"{NAME}.ipynb", tmp_path / folder)
+    for number in range(3):
+        directory = tmp_path / "outputs" / NAME / f"run-{number}"
+        directory.mkdir(parents=True)
+        status = {"state": "running", "attempt": 1, "notebook": "a", "pid": 1, "host": "elsewhere"}
+        status |= {"started": "2026-01-01T00:00:00+00:00", "job": str(number + 7)}
+        (directory / "status.json").write_text(json.dumps(status))
+    asked = []
+    for module in ("rlnb.run.directory", "rlnb.batch.start_page"):
+        monkeypatch.setattr(f"{module}.jobs_in_queue", lambda jobs: asked.append(set(jobs)) or {})
+    assert "3 killed" in row(tmp_path) and asked == [{"7", "8", "9"}]

@@ -19,13 +19,12 @@ from rlnb.code_game.evaluation import (
     estimate_share,
     game_heldout_metrics,
     measure_game,
-    save_game,
 )
 from rlnb.code_game.opponents import ModelOpponent, PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import GameQuestion, game_questions
 from rlnb.code_game.reward import GameReferee, GameRound
-from rlnb.results import Comparison, SavedComparison, load_saved
+from rlnb.results import Comparison, SavedComparison, load_saved, save_results
 from rlnb.sandbox import Limits, Reruns
 from rlnb.statistics import Estimate, bootstrap_ratio, wilson_interval
 
@@ -126,7 +125,9 @@ def test_the_heldout_metrics_are_the_means_and_stand_in_the_table():
 
 def test_what_is_saved_is_strict_json(tmp_path: Path):
     unknown = [valid(0, "print(1 + 1)", "2", PredictionVerdict(False)), invalid(1)]
-    save_game(tmp_path / "game.json", GrpoCodeGameParams(), {"before": unknown, "after": AFTER})
+    times = {"before": unknown, "after": AFTER}
+    given = {"comparison": compare_game(times), "measures": measure_game(times)}
+    save_results(tmp_path / "game.json", params=GrpoCodeGameParams(), **given)
     text = (tmp_path / "game.json").read_text(encoding="utf-8")
     saved = json.loads(text, parse_constant=pytest.fail)  # NaN is not JSON
     assert saved["measures"]["before"]["probability of an output token"] is None

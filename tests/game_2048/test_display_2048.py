@@ -13,9 +13,11 @@ from rlnb.game_2048.display import (
     PlayBoard,
     draw_strategies,
     make_replay,
+    show_players,
     show_strategies,
     show_strategy_rewards,
 )
+from rlnb.game_2048.evaluation import JudgedCompletion
 from rlnb.game_2048.play import BoardRules, StrategyGame
 from rlnb.game_2048.reward import StrategyResult
 from rlnb.run.metrics import ENDINGS
@@ -118,3 +120,13 @@ def test_the_live_figure_has_scores_held_out_points_and_endings(tmp_path):
     LiveStrategies(tmp_path).update(0, 5)  # an empty run
     names = {f"strategy/{ending}_share" for ending in ENDINGS}
     assert names | set(rows[0]) - {"step"} <= METRICS
+
+
+def test_games_won_are_of_those_that_were_played_by_the_rules():
+    kind, ends = BoardKind(4, 256), {"success": 256, "sandbox_error": 4, "failed": 64}
+    games = tuple(StrategyGame(kind, 1, end, tile, 0, "L", "", 0.1) for end, tile in ends.items())
+    won = {}
+    for problem in ("", "forbidden"):
+        result = StrategyResult("code", problem, problem, games, (0.5,) * 3)
+        won[problem] = show_players({"m": [JudgedCompletion(kind, True, "", False, result)]}).rows[0][2]
+    assert won == {"": "1 of 2", "forbidden": "–"}

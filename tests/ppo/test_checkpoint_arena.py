@@ -17,7 +17,14 @@ from self_play_run import STAGES
 from rlnb import cli
 from rlnb.errors import OutOfMemory, ParamsError
 from rlnb.games.text_games import load_game
-from rlnb.ppo.checkpoint_arena import find_checkpoint, load_run_params, make_folder, share_games
+from rlnb.ppo.checkpoint_arena import (
+    describe_plan,
+    find_checkpoint,
+    load_run_params,
+    make_folder,
+    share_games,
+)
+from rlnb.run.disk import RECIPE_FILE
 from rlnb.selfplay.arena import Arena
 
 
@@ -126,3 +133,12 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr("rlnb.ppo.checkpoint_arena.load_policy", None)
     assert cli.main(["eval", *options.format(tmp_path=tmp_path, checkpoint=checkpoint).split()]) == 2
     assert capsys.readouterr().err.startswith(f"rlnb: {field}")
+
+
+def test_the_time_of_a_plan_is_that_of_one_process(tmp_path):
+    (checkpoint := tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+    (checkpoint / RECIPE_FILE).write_text('{"ranks": 8}')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 1, "time/rollout_seconds": 16.0}\n')
+    run = Mock(training=Mock(games_per_step=128))
+    plan = describe_plan([(load_game("nim"), "random", 100)], str(checkpoint), run)
+    assert "about 0:01:40, at the 1 s a game" in plan  # 16 s for the 16 games of a rank
