@@ -44,13 +44,13 @@ EVAL_OPTIONS = {
 
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": ("checkpoint", "", "DIR", "a run, its checkpoints/checkpoint-N, or final: the last one"),
-    "--opponent": (
-        "opponents",
-        "random",
-        "NAMES",
-        "random, mcts:N, perfect, nash; with commas (default: random)",
+    "--checkpoint": (
+        "checkpoint",
+        None,
+        "DIR",
+        "a run, its checkpoints/checkpoint-N, or final: the last",
     ),
+    "--opponent": ("opponents", "random", "NAMES", "random (default), mcts:N, perfect, nash; with commas"),
     "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
@@ -165,7 +165,8 @@ def make_parser() -> argparse.ArgumentParser:
     for option, (field, name, meaning) in EVAL_OPTIONS.items():
         evaluate.add_argument(option, dest=field, metavar=name, help=meaning)
     for option, (dest, default, name, text) in ARENA_OPTIONS.items():
-        evaluate.add_argument(option, dest=dest, default=default, type=type(default), metavar=name, help=text)
+        kind = int if isinstance(default, int) else str
+        evaluate.add_argument(option, dest=dest, default=default, type=kind, metavar=name, help=text)
 
     export = add_command(
         commands, "export", _export, "adapters as a model that others load",
@@ -174,11 +175,9 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
     export.add_argument(
-        "--format",
-        choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"],
-        default="merged_16bit",
+        "--format", choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"], default="merged_16bit",
         help="what to write (default: merged_16bit)",
-    )
+    )  # fmt: skip
     for option, (name, meaning) in EXPORT_OPTIONS.items():
         export.add_argument(option, default="", metavar=name, help=meaning)
     export.add_argument("--public", action="store_true", help="a new repository is public, not private")
@@ -244,6 +243,10 @@ def _prepare_machine(*, ask_hub: bool) -> tuple[Machine, Recommendation]:
 
 def _evaluate(options: argparse.Namespace) -> int:
     given = {field: getattr(options, field) for field, _, _ in EVAL_OPTIONS.values()}
+    named = {option: given[field] for option, (field, _, _) in EVAL_OPTIONS.items()}
+    for option, value in {**named, "--checkpoint": options.checkpoint}.items():
+        if value is not None and not value.strip():
+            raise ParamsError(f"{option}: is empty; most likely the shell variable in it is not set")
     assignments = [f"{field}={value}" for field, value in given.items() if value is not None]
     if options.checkpoint:
         if assignments or options.assignments or options.profile:

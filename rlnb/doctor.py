@@ -159,11 +159,10 @@ def _hub(machine: Machine, choices: Recommendation) -> Finding:
 
 def _keys(root: Path, environ: Mapping[str, str]) -> list[Finding]:
     """Return whether there are keys, in the environment, in .env or in a login's file; never the keys."""
-    try:
-        from rlnb.params import load_dotenv
-        from rlnb.params.resolving import has_wandb_key
-    except ImportError:  # pydantic and YAML are missing from a bare Python; that is said where packages are
-        return []
+    # Imported here: --help needs neither pydantic nor YAML.
+    from rlnb.params import load_dotenv
+    from rlnb.params.resolving import has_wandb_key
+
     environ = dict(environ)
     load_dotenv(root, environ=environ, project=root)
     home = environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")

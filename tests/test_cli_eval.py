@@ -92,3 +92,10 @@ def test_a_file_of_evalplus_is_evaluated_without_any_other_data():
     assert (plus["num_problems"], plus["num_inputs_skipped"]) == (4, 3)
     assert plus["base"]["value"] == plus["plus"]["value"] == 1.0
     assert [name for name in plus if "Mbpp" in name] == ["Mbpp/255", "Mbpp/800"]
+
+
+@pytest.mark.parametrize("option", ["--adapters", "--plus", "--samples", "--endpoint", "--checkpoint"])
+def test_an_option_that_is_empty_is_refused(option, capsys, monkeypatch):
+    monkeypatch.setattr("rlnb.run.headless.run_notebook", lambda *_, **__: 0)
+    assert cli.main(["eval", option, ""]) == 2
+    assert capsys.readouterr().err.startswith(f"rlnb: {option}: is empty")

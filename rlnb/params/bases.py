@@ -73,7 +73,7 @@ def read_base(adapters: str | Path) -> str:
         path = Path(adapters) / file
         try:
             base = json.loads(path.read_text(encoding="utf-8")).get(key) if os.path.isfile(path) else ""
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise ParamsError(f"{path}: is damaged ({error}); name other adapters") from None
         if base:
             return str(base)

@@ -26,6 +26,8 @@ def read_parameters_cell(notebook: Path) -> dict[str, object]:
         tagged = [
             "".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])
         ]
+    except OSError as error:
+        raise ParamsError(f"{notebook}: cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ParamsError(f"{notebook}: is not a notebook in the format that Jupyter writes") from None
     values = read_assignments(tagged[0] if tagged else "")

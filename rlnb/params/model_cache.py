@@ -183,9 +183,10 @@ def find_missing(cache_dir: str | Path, model_id: str) -> list[str]:
         return ["all files"]
     try:
         names = {path.name for path in folder.iterdir() if path.exists()}
-    except PermissionError:
-        return ["the permission to list it"]
-    if pointers := sorted(name for name in names if is_pointer(folder / name)):
+        pointers = sorted(name for name in names if is_pointer(folder / name))
+    except PermissionError as error:
+        return [f"the permission to read {error.filename}"]
+    if pointers:
         return [f"the content of {pointers[0]} (run `git lfs pull` there)"]
     missing = [] if "config.json" in names else ["config.json"]
     if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZERS):

@@ -153,10 +153,6 @@ class ModelParams(Section):
     thinking: bool = described(False, "Let a model with a thinking mode, such as Qwen3, think first")
     system: str | None = described(None, "System message of chats; null = the one of the model's template")
 
-    def trained_dtype(self, dtype: str) -> str:
-        """Return what "auto" stands for where the machine recommends this number format."""
-        return dtype
-
     def conflicts(self) -> Iterator[Conflict]:
         if fault := find_id_fault(self.id):
             yield Conflict("model.id", fault)
@@ -213,7 +209,9 @@ class SamplingParams(Section):
     """How completions are drawn and judged, wherever something is evaluated."""
 
     num_samples: int = described(1, "Sampled completions of each task or problem", ge=1)
-    temperature: float = described(0.2, "Sampling temperature; 0 = greedy", ge=0, le=2)
+    temperature: float = Field(default=0.2, ge=0, le=2)
+    """Sampling temperature; 0 = greedy. Of MBPP alone in self-play, which plays at game.temperature, and in
+    the code game, whose programs are sampled at 1"""
     batch_size: int = described(32, "Completions written, or read by an opponent, side by side", ge=1)
     timeout_seconds: float = Field(default=10.0, gt=0, le=600)
     """Time limit of a program, or of loading it and of each call, without waits for a processor (seconds)"""

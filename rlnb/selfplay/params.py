@@ -45,13 +45,6 @@ class PlayerModelParams(ModelParams):
     def trains_all_weights(self) -> bool:
         return self.lora_rank == 0 and not self.adapters
 
-    def trained_dtype(self, dtype: str) -> str:
-        """Return float32 for all weights: float16's gradients are not scaled, bfloat16 rounds updates away.
-
-        Of AdamW's updates at a rate of 2e-5, bfloat16 keeps a third, at 1e-6 one in fifty.
-        """
-        return "float32" if self.trains_all_weights else dtype
-
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.dtype == "float16" and self.trains_all_weights:
@@ -119,7 +112,8 @@ class UpdateParams(ResumableParams):
     num_mini_batches: int = described(1, "Optimizer steps in each of these", ge=1)
     clip: float = described(0.2, "Ratios beyond 1 +- this are clipped (PPO)", gt=0, lt=1)
     entropy_coef: float = described(0.0, "Weight of the entropy bonus at the start", ge=0)
-    final_entropy_coef: float = described(0.0, "The same after the last update; geometric in between", ge=0)
+    final_entropy_coef: float = Field(default=0.0, ge=0)
+    """The same after the last update; geometric in between, linear where one of the two is 0"""
     magnet_coef: float = Field(default=0.0, ge=0)
     """Weight of KL(policy || magnet), a moving average of the policy; 0 = no magnet"""
     magnet_rate: float = Field(default=0.05, gt=0, le=1)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from plus_file import ADD
@@ -12,7 +13,7 @@ from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.machine import Machine, recommend
 from rlnb.mbpp.params import load_data
 from rlnb.params import asks_network, check_machine, describe_params, load_params, parse_set, resolve
-from rlnb.params.bases import is_same_model
+from rlnb.params.bases import is_same_model, read_base
 from rlnb.params.model_cache import MBPP_REVISION, MBPP_SPLITS, find_missing
 from rlnb.params.resolving import has_wandb_key, resolve_mbpp
 
@@ -260,3 +261,10 @@ def test_adapters_fit_any_copy_of_their_model_and_no_other():
 def test_a_netrc_that_is_not_text_holds_no_key(tmp_path):
     (tmp_path / "netrc").write_bytes("machine x login a password ä\n".encode("latin-1"))
     assert not has_wandb_key({"NETRC": str(tmp_path / "netrc")})
+
+
+@pytest.mark.parametrize("file", ["base_model.json", "adapter_config.json"])
+def test_adapters_that_cannot_be_read_are_refused(file, tmp_path, monkeypatch):
+    (tmp_path / file).write_text("{}")
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=PermissionError(13, "denied")))
+    assert file in refused(read_base, tmp_path)

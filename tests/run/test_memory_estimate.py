@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,3 +201,27 @@ def test_the_page_of_many_ranks_shows_the_steps_that_the_benchmark_estimates(pub
     shown = {name.split(",")[0]: cells for name, *cells in rows if name.split(",")[0] in steps}
     assert len(shown) == 4
     assert shown == {name: steps[name] for name in shown}
+
+
+COLUMNS = {  # of the page's table: GiB of each machine
+    "t4": (15,), "v100": (16, 32), "a100": (40, 80), "h100": (80,), "gb10": (96,), "cpu_bf16": (24,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("notebook", WITH_MODEL)
+def test_the_page_of_troubleshooting_shows_the_estimates(notebook, published):
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
+    (row,) = re.findall(rf"^\| {notebook} \| (.*) \|$", page, re.MULTILINE)
+    versions, cells = {"bitsandbytes": "1"} | ({"unsloth": "1"} if notebook == "gpt_oss_2048" else {}), []
+    for kind, memory_gib in ((kind, each) for kind, gibs in COLUMNS.items() for each in gibs):
+        capability = next(iter(next(row for row in MACHINES if row.name == kind).capabilities), None)
+        machine = Machine(kind, "", capability, memory_gib, 8, "workstation", "not asked")
+        advice = recommend(machine, environ={}, version=versions.get)
+        profile = choose_profile(notebook, advice.profile)
+        params = resolve(
+            params_of(notebook, profile, model={"cache_dir": str(published)}), advice, environ={}
+        )
+        gib = sum(memory.estimate_memory(params, machine).values())
+        text = f"*{gib:.1f}*" if gib > memory.TIGHT * memory_gib else f"{gib:.1f}"
+        cells.append("-" if (notebook, kind) == ("gpt_oss_2048", "v100") else text)
+    assert row.split(" | ") == cells
