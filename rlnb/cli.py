@@ -44,12 +44,7 @@ EVAL_OPTIONS = {
 
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
-    "--checkpoint": (
-        "checkpoint",
-        None,
-        "DIR",
-        "a run, its checkpoints/checkpoint-N, or final: the last",
-    ),
+    "--checkpoint": ("checkpoint", None, "DIR", "a run, its checkpoints/checkpoint-N, or final: the last"),
     "--opponent": ("opponents", "random", "NAMES", "random (default), mcts:N, perfect, nash; with commas"),
     "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
 }
@@ -256,13 +251,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 
         opponents = [name.strip() for name in options.opponents.split(",")]
         checkpoint, out = os.path.expanduser(options.checkpoint), path_or_none(options.out)
+        wanted = {"opponents": opponents, "num_episodes": options.num_episodes, "out": out and str(out)}
         with stopping_early():
-            evaluate_checkpoint(
-                checkpoint,
-                opponents=opponents,
-                num_episodes=options.num_episodes,
-                out=str(out) if out else None,
-            )
+            evaluate_checkpoint(checkpoint, **wanted)
         return 0
     if any(getattr(options, name) != default for name, default, _, _ in ARENA_OPTIONS.values()):
         raise ParamsError("--checkpoint: is missing; name a run or its checkpoints/checkpoint-N")
