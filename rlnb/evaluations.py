@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from accelerate.utils import broadcast_object_list
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json, to_jsonable_python
 
-from rlnb.errors import ParamsError
 from rlnb.machine import rank
 from rlnb.policy import Policy, generate
 from rlnb.policy.adapters import WeightSnapshot, first_weights, hash_trained, was_trained
 from rlnb.policy.prompts import Prompt
-from rlnb.results import load_results, to_plain_data, write_record
+from rlnb.results import to_plain_data, write_record
 from rlnb.run.directory import say
 from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker, read_metrics
 from rlnb.source_code.extraction import ends_of_answers
 
 Evaluation = TypeVar("Evaluation")
+
+NOT_TRAINED = "nothing was trained here; run the training cell, which goes on from its checkpoint"
 
 
 def measure_once(
@@ -49,9 +50,7 @@ def measure_once(
     that are said of it.
     """
     if path.stem.endswith("_after") and not was_trained(policy):
-        raise RuntimeError(
-            "nothing was trained here; run the training cell, which goes on from its checkpoint"
-        )
+        raise RuntimeError(NOT_TRAINED)
     is_before = path.stem.endswith("_before")
     with first_weights(policy).applied_to(policy) if is_before else nullcontext():
         settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}
@@ -92,12 +91,12 @@ def _read(path: Path, kind: type[Evaluation], name: str, settings: Mapping[str, 
     if not path.exists():
         return None
     try:
-        saved = load_results(path)
+        saved = json.loads(path.read_bytes())
         if saved.get("settings") != to_jsonable_python(settings):
             print(f"{path} was made with other settings; evaluating again", flush=True)
             return None
         evaluation = TypeAdapter(kind).validate_python(saved[name])
-    except (ParamsError, ValidationError, KeyError):
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         print(f"{path} is damaged or of another version; evaluating again", flush=True)
         return None
     print(f"{path} has this evaluation of the same weights; it is not done again", flush=True)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel, StrictBool, StrictInt, ValidationError
+from pydantic import BaseModel, StrictBool, StrictInt
 from pydantic_core import to_jsonable_python
 
 from rlnb.errors import ParamsError
@@ -206,24 +206,13 @@ def to_plain_data(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} cannot be saved as JSON")
 
 
-def load_results(path: str | Path) -> dict[str, object]:
-    """Return what `save_results` wrote. Raises ParamsError for a file that is not a JSON object."""
+def load_saved(path: str | Path, kind: type[Saved], *, what: str) -> Saved:
+    """Return a file that `save_results` wrote as a model. Raises ParamsError for one that is not `what`."""
     try:
-        results = json.loads(Path(path).read_text(encoding="utf-8"))
+        return kind.model_validate(json.loads(Path(path).read_bytes()))
     except OSError as error:
         raise ParamsError(f"{path}: cannot be read: {error.strerror}; name a results.json") from error
     except (ValueError, RecursionError) as error:
-        raise ParamsError(f"{path}: not JSON; name the results.json of an evaluation") from error
-    if not isinstance(results, dict):
-        raise ParamsError(f"{path}: holds no results; name the results.json of an evaluation")
-    return results
-
-
-def load_saved(path: str | Path, kind: type[Saved], *, what: str) -> Saved:
-    """Return a file of results as a model. Raises ParamsError where it is not a result `what` says."""
-    try:
-        return kind.model_validate(load_results(path))
-    except ValidationError as error:
         raise ParamsError(f"{path}: is not a result {what}; name the results.json of one") from error
 
 

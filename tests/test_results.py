@@ -14,7 +14,6 @@ from rlnb.results import (
     SavedComparison,
     compare,
     compare_files,
-    load_results,
     load_saved,
     pool_comparisons,
     save_results,
@@ -79,7 +78,7 @@ def test_results_are_written_and_read_back(tmp_path):
         board=np.array([[1.0, math.inf], [2.0, 3.0]]),
         count=np.int64(3),
     )
-    results = load_results(path)
+    results = json.loads(path.read_text())
     assert list(results) == ["params", "headline", "comparison", "before", "board", "count"]
     assert results["params"] == {"seed": 7, "target_kl": None}
     difference = {"value": 0.5, "low": 0.5, "high": 0.5}
@@ -105,7 +104,7 @@ def test_a_file_without_results_is_refused(tmp_path):
         if text is not None:
             path.write_text(text)
         with pytest.raises(ParamsError, match=f"^{path}: .*; name "):
-            load_results(path)
+            load_saved(path, SavedComparison, what="of a run")
 
 
 def test_two_runs_are_compared_by_their_directories_or_files_and_nothing_else(tmp_path):

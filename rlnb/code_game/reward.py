@@ -9,13 +9,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rlnb.code_game.determinism import find_forbidden_use
 from rlnb.code_game.opponents import Judge, PredictionVerdict
 from rlnb.code_game.params import MAX_CODE_TOKENS, MAX_OUTPUT_CHARS, GrpoCodeGameParams
 from rlnb.code_game.prediction import CONTROL_TOKEN, compile_markers, is_readable, normalise_output
 from rlnb.code_game.programs import is_echo, is_trivial, program_shape, strip_comments
+from rlnb.grpo.rewards import TrlReward, make_trl_rewards
 from rlnb.policy import Policy
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import FailureCount, Rerun, Reruns
@@ -136,53 +137,44 @@ def judge_rounds(rounds: Sequence[GameRound], judge: Judge) -> list[GameRound]:
     return [replace(played, verdict=next(verdicts)) if played.is_valid else played for played in rounds]
 
 
-@dataclass(eq=False)
-class CodeGameReward:
-    """A reward function for TRL that plays a round with every completion.
+def make_game_reward(
+    referee: GameReferee, opponent: Judge, *, reward: Callable[[GameRound], float]
+) -> TrlReward:
+    """Return a function for TRL that plays a round with every completion. reward: what a judged round pays.
 
-    reward: what a judged round pays; where the sandbox failed the reward is None. The dataset has the column
-    `prefix` next to `prompt`. Raises SandboxUnavailable when more than 1% of the programs failed because of
-    the sandbox.
+    The dataset needs the column `prefix`. Raises SandboxUnavailable when more than 1% of the programs failed
+    because of the sandbox.
     """
+    failures, seconds = FailureCount(), {"time/opponent_seconds": 0.0}
 
-    __name__ = "game"
-
-    referee: GameReferee
-    opponent: Judge
-    reward: Callable[[GameRound], float]
-    failures: FailureCount = field(default_factory=FailureCount)
-
-    def __call__(
-        self,
-        *,
-        completions: Sequence[str],
-        prefix: Sequence[str],
-        log_metric: Callable[[str, float], None] | None = None,
-        log_extra: Callable[[str, list[str]], None] | None = None,
-        **_: object,
-    ) -> list[float | None]:
-        """Return one reward a completion. TRL's other columns are accepted and not used."""
+    def play(completions: Sequence[str], *, prefix: Sequence[str], **_: object) -> list[GameRound]:
+        rounds = referee.play(completions, prefix)
         started = time.perf_counter()
-        rounds = self.referee.play(completions, prefix)
-        judging_started = time.perf_counter()
-        rounds = judge_rounds(rounds, self.opponent)
-        opponent_seconds = time.perf_counter() - judging_started
-        self.failures.add(len(rounds), [game.message for game in rounds if game.kind == "sandbox_error"])
-        rewards = [None if played.kind == "sandbox_error" else self.reward(played) for played in rounds]
-        if log_metric:
-            log_metric("reward/avg_batch_reward", mean_or_nan([r for r in rewards if r is not None]))
-            log_metric(
-                "reward/successful_predictions_count", float(sum(game.is_predicted for game in rounds))
-            )
-            for name, value in game_metrics(rounds).items():
-                log_metric(f"game/{name}", value)
-            log_metric("time/reward_seconds", time.perf_counter() - started)
-            log_metric("time/opponent_seconds", opponent_seconds)
-        if log_extra:
-            log_extra("outcome", [game.kind for game in rounds])
-            log_extra("reason", [game.message for game in rounds])
-            log_extra("output", [game.output for game in rounds])
-        return rewards
+        rounds = judge_rounds(rounds, opponent)
+        seconds["time/opponent_seconds"] = time.perf_counter() - started
+        failures.add(len(rounds), [played.message for played in rounds if played.kind == "sandbox_error"])
+        return rounds
+
+    def measure(rounds: Sequence[GameRound]) -> dict[str, float]:
+        paid = [reward(played) for played in rounds if played.kind != "sandbox_error"]
+        return {
+            "reward/avg_batch_reward": mean_or_nan([each for each in paid if each is not None]),
+            "reward/successful_predictions_count": float(sum(played.is_predicted for played in rounds)),
+            **{f"game/{name}": value for name, value in game_metrics(rounds).items()},
+            **seconds,
+        }
+
+    return make_trl_rewards(
+        [reward],
+        play,
+        is_failed=lambda played: played.kind == "sandbox_error",
+        measure=measure,
+        show=lambda rounds: {
+            "outcome": [played.kind for played in rounds],
+            "reason": [played.message for played in rounds],
+            "output": [played.output for played in rounds],
+        },
+    )[0]
 
 
 def game_metrics(rounds: Sequence[GameRound]) -> dict[str, float]:

@@ -12,8 +12,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prompts import build_game_prompt, game_questions
-from rlnb.code_game.reward import CodeGameReward
 from rlnb.grpo.config import order_prompts
+from rlnb.grpo.rewards import TrlReward
 from rlnb.grpo.training import train
 from rlnb.params.sections import TrackingParams
 from rlnb.policy import Policy, save_adapters
@@ -62,7 +62,7 @@ def train_control(
     trainer: GRPOTrainer,
     params: GrpoCodeGameParams,
     policy: Policy,
-    reward: CodeGameReward,
+    reward: TrlReward,
     *,
     evaluate: Callable[[], Evaluation],
 ) -> Evaluation:

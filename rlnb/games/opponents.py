@@ -121,24 +121,30 @@ def playable_opponents(game: TextGame, names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Yardstick(NamedTuple):
-    """Reference scores of a game in (seat 0, seat 1): wins and half the draws, against random play.
+    """Reference scores against an opponent in (seat 0, seat 1): wins and half the draws.
 
-    random_score: of random play. best_score: of the best possible play.
+    random_score: of random play. best_score: of the best possible play, None where it is unknown.
     """
 
     random_score: tuple[float, float]
-    best_score: tuple[float, float]
+    best_score: tuple[float, float] | None = None
 
 
-# By the names under which OpenSpiel loads the games. All are exact.
-KNOWN: Mapping[str, Yardstick] = MappingProxyType(
+# By the names under which OpenSpiel loads the games, and the opponent. All are exact; those against nash are
+# of the very table of `equilibrium`. In poker random play scores a half against it: an equilibrium gives
+# small pots away, and what it holds down is returns.
+KNOWN: Mapping[tuple[str, str], Yardstick] = MappingProxyType(
     {
-        "tic_tac_toe": Yardstick((0.64841, 0.35159), (0.99740, 0.96243)),
-        "kuhn_poker": Yardstick((0.5625, 0.4375), (0.75, 0.625)),
-        "leduc_poker": Yardstick((0.53385, 0.46615), (0.77778, 0.82986)),
-        "liars_dice": Yardstick((0.48380, 0.51620), (0.89775, 0.88300)),
-        "nim": Yardstick((0.5, 0.5), (1.0, 1.0)),
-        "dots_and_boxes": Yardstick((0.49993, 0.50008), (1.0, 0.96387)),
+        ("tic_tac_toe", "random"): Yardstick((0.64841, 0.35159), (0.99740, 0.96243)),
+        ("tic_tac_toe", "perfect"): Yardstick((0.11126, 0.01609), (0.5, 0.5)),
+        ("kuhn_poker", "random"): Yardstick((0.5625, 0.4375), (0.75, 0.625)),
+        ("kuhn_poker", "nash"): Yardstick((0.52774, 0.49987)),
+        ("leduc_poker", "random"): Yardstick((0.53385, 0.46615), (0.77778, 0.82986)),
+        ("leduc_poker", "nash"): Yardstick((0.50197, 0.49601)),
+        ("liars_dice", "random"): Yardstick((0.48380, 0.51620), (0.89775, 0.88300)),
+        ("liars_dice", "nash"): Yardstick((0.18191, 0.16629)),
+        ("nim", "random"): Yardstick((0.5, 0.5), (1.0, 1.0)),
+        ("dots_and_boxes", "random"): Yardstick((0.49993, 0.50008), (1.0, 0.96387)),
     }
 )
 
@@ -149,14 +155,13 @@ def has_usual_parameters(game: TextGame) -> bool:
     return bool(load_game(game.short_name).game.get_parameters() == game.game.get_parameters())
 
 
-def yardstick(game: TextGame) -> Yardstick | None:
+def yardstick(game: TextGame, opponent: str) -> Yardstick | None:
     """Return the reference scores of the game, None if KNOWN does not have it with these parameters."""
-    return KNOWN[game.short_name] if game.short_name in KNOWN and has_usual_parameters(game) else None
+    known = KNOWN.get((game.short_name, opponent))
+    return known if known and has_usual_parameters(game) else None
 
 
 def best_scores(game: TextGame, opponent: str) -> tuple[float, float] | None:
     """Return the highest mean scores in (seat 0, seat 1) against an opponent, None where unknown."""
-    if opponent == "perfect":
-        return (0.5, 0.5)
-    known = yardstick(game)
-    return known.best_score if known and opponent == "random" else None
+    known = yardstick(game, opponent)
+    return known.best_score if known else None

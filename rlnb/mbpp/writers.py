@@ -48,57 +48,48 @@ class Writer:
         received: called with (index of the question, completion) as soon as it is written. rows, num_kept: of
         an evaluation that goes on, which questions these are and how many it has; none is sampled as before.
         """
-        if isinstance(self.source, Endpoint):
-            seeds = [self.seed + row for row in rows or range(len(questions))]
-            return self.ask_server(self.source, questions, template, progress, received, seeds)
-        policy = self.source
-        if not template.stops:
-            prompts = [policy.chat.ask(question.text) for question in questions]
-        else:
-            begun = (begin_answer("", text, policy.tokenizer, PROGRAM_STARTS) for text, _ in questions)
-            prompts = [prompt.text for prompt in begun]
-        thoughts = list(map(opened_thought, prompts))  # they belong to the answer
+        thoughts = [""] * len(questions)  # which the prompt opens; they belong to the answer
 
         def is_at_end(index: int, text: str) -> bool:
             return is_complete(thoughts[index] + text, template, questions[index].function)
 
         def whole(index: int, completion: Completion) -> Completion:
-            return completion._replace(text=thoughts[index] + completion.text)
+            is_cut = completion.is_cut and not is_at_end(index, completion.text)
+            return Completion(thoughts[index] + completion.text, is_cut)
 
-        written = generate(
-            policy, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
-            seed=self.seed + num_kept, batch_size=self.batch_size, is_complete=is_at_end, progress=progress,
-            received=lambda index, completion: received(index, whole(index, completion)),
-        )  # fmt: skip
+        def receive(index: int, completion: Completion) -> None:
+            received(index, whole(index, completion))
+
+        if isinstance(self.source, Endpoint):
+            seeds = [self.seed + row for row in rows or range(len(questions))]
+            bodies = [
+                self.make_request(question, template) | {"seed": seed}
+                for question, seed in zip(questions, seeds, strict=True)
+            ]
+            path = TEXT if template.stops else CHAT
+            written = self.source.answers(bodies, path=path, progress=progress, received=receive)
+        else:
+            prompts = [make_prompt(question, template, self.source) for question in questions]
+            thoughts = list(map(opened_thought, prompts))
+            written = generate(
+                self.source, prompts, max_new_tokens=self.max_completion_length, temperature=self.temperature,
+                seed=self.seed + num_kept, batch_size=self.batch_size, is_complete=is_at_end,
+                progress=progress, received=receive,
+            )  # fmt: skip
         return [whole(index, completion) for index, completion in enumerate(written)]
 
-    def ask_server(
-        self,
-        server: Endpoint,
-        questions: Sequence[Question],
-        template: Template,
-        progress: Progress | None,
-        received: Received,
-        seeds: Sequence[int],
-    ) -> list[Completion]:
-        bodies: list[dict[str, Any]] = [
-            {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
-            if not template.stops  # servers accept few stops; `read_program` cuts at the others
-            else {"prompt": question.text, "stop": list(template.stops[:MAX_SERVER_STOPS])}
-            for question in questions
-        ]
-        for body, seed in zip(bodies, seeds, strict=True):
-            body |= {"temperature": self.temperature, "max_tokens": self.max_completion_length, "seed": seed}
+    def make_request(self, question: Question, template: Template) -> dict[str, Any]:
+        """Return what a server is asked; it accepts few stops, and `read_program` cuts at the others."""
+        settings = {"temperature": self.temperature, "max_tokens": self.max_completion_length}
+        if template.stops:
+            return settings | {"prompt": question.text, "stop": list(template.stops[:MAX_SERVER_STOPS])}
+        return settings | {"messages": with_system([{"role": "user", "content": question.text}], self.system)}
 
-        def whole(index: int, answer: Completion) -> Completion:
-            is_whole = is_complete(answer.text, template, questions[index].function)
-            return answer._replace(is_cut=answer.is_cut and not is_whole)
 
-        answers = server.answers(
-            bodies, path=TEXT if template.stops else CHAT, progress=progress,
-            received=lambda index, answer: received(index, whole(index, answer)),
-        )  # fmt: skip
-        return [whole(index, answer) for index, answer in enumerate(answers)]
+def make_prompt(question: Question, template: Template, policy: Policy) -> str:
+    if template.stops:
+        return begin_answer("", question.text, policy.tokenizer, PROGRAM_STARTS).text
+    return policy.chat.ask(question.text)
 
 
 def keep_completions(write: Callable[..., list[Completion]], path: Path, *, settings: object) -> Write:

@@ -66,35 +66,19 @@ class ReplayParams(Section):
     share: float = described(0.3, "Share of an update's games that play failures again; 0 = none", ge=0, lt=1)
 
 
-class PpoActingParams(play.ActingParams):
-    acting: Literal["free", "constrained"] = "constrained"
-    """constrained = the id of a legal action, free = up to max_new_tokens, then it is read"""
-    invalid: Literal["forfeit", "random"] = "random"
-    """Answer without legal move: random = a random move, forfeit = lost"""
-    max_new_tokens: int = described(8, "Longest answer in free play (tokens): ids have at most 4", ge=1)
-    temperature: float = described(0.7, "Sampling temperature, in play and in the loss", gt=0, le=10)
-
-
 class PpoTrainingParams(play.UpdateParams):
-    learning_rate: float = described(5e-6, "Learning rate of AdamW at the start", gt=0, le=1)
-    final_learning_rate: float = Field(default=5e-7, ge=0, le=1)
-    """The same after the last update; linear in between"""
     value_learning_rate: float = Field(default=5e-5, gt=0, le=1)
-    """That of the value head; it follows the same course"""
+    """Learning rate of the value head; it follows the policy's course"""
     detach_steps: int = Field(default=20, ge=0)
     """First updates in which the value's gradient stops at its head: it knows nothing yet"""
-    max_steps: int = described(5000, "Policy updates of the whole run", ge=1)
     games_per_step: int = Field(default=16, ge=2, multiple_of=2)
     """Games played for one update, on all devices; even"""
-    num_epochs: int = described(4, "Times that an update goes through its games", ge=1)
-    num_mini_batches: int = described(2, "Optimizer steps in each of these", ge=1)
     weigh: Literal["turns", "games"] = "games"
     """What weighs the same in the loss: each turn, or each game, so that none leads"""
     target_kl: float = Field(default=0.02, ge=0)
     """An update ends early when the policy has moved this far in it (nats a token); 0 = never"""
     init_kl_coef: float = Field(default=0.05, ge=0)
     """Weight of KL(policy || untrained model) at the start; it then moves to hold a KL of 0.05; 0 = none"""
-    save_steps: int = described(500, "Steps between checkpoints", ge=1)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -106,14 +90,8 @@ class PpoTrainingParams(play.UpdateParams):
 
 
 class PpoOpenspielParams(play.GameRunParams):
-    """PPO with LoRA and a value head on games of OpenSpiel; the defaults are those of the first scripts."""
+    """PPO with LoRA and a value head on games of OpenSpiel; the first scripts' values: default.yaml."""
 
-    output_dir: str = Field(default="outputs/ppo_openspiel", min_length=1)
-    """Directory for checkpoints, metrics and the model"""
-    model: play.PlayerModelParams = play.PlayerModelParams(
-        id="Qwen/Qwen3-4B", lora_target_modules=("q_proj", "k_proj", "v_proj", "o_proj")
-    )
-    game: PpoActingParams = PpoActingParams()
     curriculum: CurriculumParams = CurriculumParams()
     replay: ReplayParams = ReplayParams()
     training: PpoTrainingParams = PpoTrainingParams()

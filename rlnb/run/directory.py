@@ -27,7 +27,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -459,19 +458,6 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-class DamagedRows(UserWarning):
-    """A file of rows has lines that hold none: a crash of a machine leaves zeros, a full disk half a line."""
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, none if it is missing; warn once of lines that are damaged."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # those that have an end
-    rows = list(map(parse_row, lines))
-    if num_damaged := rows.count(None):
-        warnings.warn(f"{path}: left out {_count(num_damaged)}", DamagedRows, stacklevel=3)
-    return [row for row in rows if row is not None]
-
-
 def read_last_step(directory: Path) -> int | None:
     """Return the step of the last row of a run's metrics.jsonl that is whole, None without one."""
     row = read_last_row(directory / "metrics.jsonl")
@@ -510,7 +496,7 @@ def cut_rows(path: Path, *, after: int) -> None:
         aside = path.with_name(path.name + DAMAGED_SUFFIX)
         with aside.open("ab") as file:
             file.writelines(damaged)
-        say(path.parent, f"warning: {path}: moved {_count(len(damaged))} to {aside}")
+        say(path.parent, f"warning: {path}: damaged lines moved to {aside}: {len(damaged)}")
     if path.stat().st_size > len(kept):
         write_bytes(path, bytes(kept))
 
@@ -523,7 +509,3 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
         return None
     has_step = isinstance(row, dict) and type(row.get("step")) is int
     return row if has_step else None
-
-
-def _count(num_lines: int) -> str:
-    return f"{num_lines} damaged line{'s' if num_lines > 1 else ''}"

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rlnb.machine import rank
 from rlnb.params.loading import notebook_name
 from rlnb.params.sections import NotebookParams, value_of
-from rlnb.run.directory import cut_rows, read_rows
+from rlnb.run.directory import cut_rows, parse_row
 from rlnb.run.disk import write_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 STEP_AXIS: Final = "train/global_step"
 
 
+class DamagedRows(UserWarning):
+    """A file of rows has lines that hold none: a crash of a machine leaves zeros, a full disk half a line."""
+
+
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl in the order of steps, one row per step.
 
@@ -32,7 +37,11 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     torn by a kill without one; a missing file has no rows.
     """
     by_step: dict[int, dict[str, Any]] = {}
-    for row in read_rows(Path(path)):
+    content = Path(path).read_bytes() if Path(path).exists() else b""
+    rows = list(map(parse_row, content.split(b"\n")[:-1]))  # lines that have an end
+    if num_damaged := rows.count(None):
+        warnings.warn(f"{path}: damaged lines left out: {num_damaged}", DamagedRows, stacklevel=2)
+    for row in filter(None, rows):
         by_step.setdefault(row["step"], {}).update(row)
     return [by_step[step] for step in sorted(by_step)]
 
@@ -109,7 +118,7 @@ def open_run_tracker(params: NotebookParams, *, step: int) -> Tracker:
     writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
     wandb_run = None if mode == "disabled" else _open_wandb(params, directory, mode)
     if mode == "offline":
-        _rewrite_offline_run(directory, wandb_run, read_rows(path))
+        _rewrite_offline_run(directory, wandb_run, read_metrics(path))
     return Tracker(path, tensorboard=writer, wandb_run=wandb_run)
 
 

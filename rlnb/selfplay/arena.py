@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pyspiel
@@ -43,11 +42,6 @@ SEATS = ("first", "second")
 # Games of random play against an opponent; 20 games of othello against mcts:25 take three seconds.
 NUM_GAMES, NUM_LONG_GAMES = 400, 20
 LONG_GAME = 100  # moves at most; games that may be longer are played less often
-# Against `equilibrium`, exact for that very table. In poker random play scores a half: an equilibrium gives
-# small pots away, and what it holds down is returns.
-AGAINST_NASH: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"kuhn_poker": (0.52774, 0.49987), "leduc_poker": (0.50197, 0.49601), "liars_dice": (0.18191, 0.16629)}
-)
 
 
 @dataclass(frozen=True)
@@ -252,18 +246,16 @@ def summarise_matches(games: Sequence[FinishedGame], game: TextGame, *, weights:
 def score_random_play(game: TextGame, opponent: str) -> tuple[float, float] | None:
     """Return the scores (1, 0.5, 0) of uniformly random play in (seat 0, seat 1) against an opponent.
 
-    They are exact where they are known, else the means of games with fixed seeds. None: against itself in a
-    game that `yardstick` does not know; by symmetry the mean of both seats is a half.
-    MCTS with more than USUAL_SIMULATIONS simulations is taken for MCTS
-    with that many, since a game against it may take hours: random play scores no more against more of them.
+    They are exact where `yardstick` knows them, else the means of games with fixed seeds. None: against
+    itself in a game that `yardstick` does not know; by symmetry the mean of both seats is a half. MCTS with
+    more than USUAL_SIMULATIONS simulations is taken for MCTS with that many, since a game against it may take
+    hours: random play scores no more against more of them.
     """
-    kind = opponent_kind(opponent)
-    known = yardstick(game)
-    if kind == "random":
-        return known.random_score if known else None
-    if kind == "nash" and known:
-        return AGAINST_NASH[game.short_name]
-    if kind == "mcts":
+    if known := yardstick(game, opponent):
+        return known.random_score
+    if opponent == "random":
+        return None
+    if opponent_kind(opponent) == "mcts":
         opponent = f"mcts:{min(count_simulations(opponent), USUAL_SIMULATIONS)}"
     return play_at_random(game.name, opponent)
 

@@ -11,11 +11,11 @@ from rlnb.machine import installed_version
 from rlnb.params.problems import show_number
 from rlnb.params.sections import (
     Conflict,
+    EvaluationParams,
     MbppInTrainingParams,
     ModelParams,
     ModelRunParams,
     Names,
-    SamplingParams,
     Section,
     described,
 )
@@ -169,9 +169,8 @@ class AdvantageParams(Section):
         return self.kind == "gae"
 
 
-class ArenaParams(SamplingParams):
+class ArenaParams(EvaluationParams):
     enabled: bool = described(True, "Measure play and MBPP before, during and after training")
-    eval_interval_steps: int = described(20, "Updates between evaluations; 0 = only before and after", ge=0)
     opponents: Opponents = Field(default=("random",), min_length=1)
     """Opponents in the arena: random, mcts:N, perfect, nash"""
     num_games: int = Field(default=200, ge=2, multiple_of=2)
@@ -179,7 +178,6 @@ class ArenaParams(SamplingParams):
     interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
     exact: bool = True
     """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""
-    num_questions: int = described(5, "Problems of MBPP, the same ones at every evaluation", ge=1)
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation during training follows this update."""

@@ -18,7 +18,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from rlnb.display.progress import progress_bar
-from rlnb.evaluations import evaluate_step
+from rlnb.evaluations import NOT_TRAINED, evaluate_step
 from rlnb.machine import rank
 from rlnb.mbpp.evaluation import MbppEvaluation
 from rlnb.mbpp.results import mbpp_metrics
@@ -176,8 +176,11 @@ class GameRun(Generic[AnyParams, AnyState]):
     def measure(self, label: Literal["before", "after"]) -> tuple[ArenaEvaluation | None, list[Sample]]:
         """Return the full evaluation of play and of MBPP, and report its metrics.
 
-        Without `evaluation.enabled` there is none.
+        Without `evaluation.enabled` there is none. Raises RuntimeError for "after" where this run has trained
+        nothing: a cell that is run again makes it anew.
         """
+        if label == "after" and not self.state.step:
+            raise RuntimeError(NOT_TRAINED)
         if not self.params.evaluation.enabled:
             return None, []
         mbpp_bar = progress_bar(f"{label}: MBPP") if self.params.mbpp.enabled else None

@@ -18,8 +18,9 @@ from rlnb.code_game.opponents import PredictionVerdict
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import compile_markers
 from rlnb.code_game.programs import strip_comments
-from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound, judge_rounds
+from rlnb.code_game.reward import GameReferee, GameRound, judge_rounds, make_game_reward
 from rlnb.errors import SandboxUnavailable
+from rlnb.grpo.rewards import TrlReward
 from rlnb.notebook import load_cell
 from rlnb.run.metrics import INVALID_KINDS
 from rlnb.sandbox import Execution, Limits, Rerun, Reruns
@@ -57,7 +58,7 @@ def played(referee: GameReferee, *codes: str, opponent: Any = None) -> list[Game
     return judge_rounds(rounds, opponent or Recording())
 
 
-def play(reward: CodeGameReward, completions: list[str]) -> tuple[list[Any], dict, dict]:
+def play(reward: TrlReward, completions: list[str]) -> tuple[list[Any], dict, dict]:
     """Rewards, metrics and extra columns of one call as TRL makes it."""
     metrics: dict[str, float] = {}
     extra: dict[str, list] = {}
@@ -164,13 +165,13 @@ class BrokenReruns:
 
 def test_a_failure_of_the_sandbox_is_nobodys_fault_and_many_stop_the_run():
     referee = GameReferee(BrokenReruns({"print(1)"}), len)
-    reward = CodeGameReward(referee, ScriptedOpponent({}), reward=REQUIRED)
+    reward = make_game_reward(referee, ScriptedOpponent({}), reward=REQUIRED)
     rewards, metrics, extra = play(reward, [fenced("print(1)"), fenced("print(2)"), "none"])
     assert rewards == [None, 1.0, -1.0]
     assert extra["outcome"] == ["sandbox_error", "valid", "no_code"]
     assert (metrics["game/valid_share"], metrics["game/win_share"]) == (0.5, 0.5)
     broken = {f"print({n})" for n in range(3)}
-    reward = CodeGameReward(GameReferee(BrokenReruns(broken), len), ScriptedOpponent({}), reward=REQUIRED)
+    reward = make_game_reward(GameReferee(BrokenReruns(broken), len), ScriptedOpponent({}), reward=REQUIRED)
     with pytest.raises(SandboxUnavailable, match="3 of 4 programs"):
         play(reward, [fenced(f"print({n})") for n in range(4)])
 
@@ -187,14 +188,14 @@ def test_the_opponent_reads_each_valid_program_as_it_ran_without_comments_and_al
 
 def test_a_batch_without_a_valid_program_asks_no_opponent(referee):
     opponent = Recording()
-    rewards, metrics, _ = play(CodeGameReward(referee, opponent, reward=REQUIRED), ["no", fenced("1 / 0")])
+    rewards, metrics, _ = play(make_game_reward(referee, opponent, reward=REQUIRED), ["no", fenced("1 / 0")])
     assert (rewards, opponent.calls) == ([-1.0, -1.0], [])
     assert math.isnan(metrics["game/opponent_right"]) and metrics["game/win_share"] == 0
 
 
 def test_the_whole_table_of_metrics_of_a_batch(referee):
     opponent = Recording(logprob=2 * math.log(0.25), num_tokens=2)
-    reward = CodeGameReward(referee, opponent, reward=REQUIRED)
+    reward = make_game_reward(referee, opponent, reward=REQUIRED)
     completions = [
         fenced("print(42)"),  # trivial, an echo, predicted
         fenced("print(6 * 7)  # Output: 41"),  # predicted; the comment is not seen

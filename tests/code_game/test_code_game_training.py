@@ -18,9 +18,10 @@ from trl import GRPOTrainer
 from rlnb.code_game.opponents import ModelOpponent
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.code_game.prediction import SHOTS
-from rlnb.code_game.reward import CodeGameReward, GameReferee, GameRound
+from rlnb.code_game.reward import GameReferee, GameRound, make_game_reward
 from rlnb.code_game.training import SnapshotCallback, build_game_dataset, train_control
 from rlnb.grpo import training as grpo
+from rlnb.grpo.rewards import TrlReward
 from rlnb.policy.adapters import WeightSnapshot, adapters_off
 from rlnb.sandbox import Limits, Reruns
 
@@ -66,7 +67,7 @@ class Watched:
     Pays by the letters of a completion, whatever the opponent says, and notes what was asked.
     """
 
-    reward: CodeGameReward
+    reward: TrlReward
     __name__: str = "watched"
     asked: list[tuple[int, str]] = field(default_factory=list)
     told: list[list[float | None]] = field(default_factory=list)
@@ -104,7 +105,7 @@ def run(
     if kind != "scripted":
         weights = snapshot.applied_to if snapshot else adapters_off
         opponent = ModelOpponent(policy, weights, shots=SHOTS[:1])
-    watched = Watched(CodeGameReward(referee, opponent, reward=graded))
+    watched = Watched(make_game_reward(referee, opponent, reward=graded))
     trainer = GRPOTrainer(
         policy.model, reward_funcs=[watched], args=config,
         train_dataset=build_game_dataset(params, policy, config), processing_class=policy.tokenizer,

@@ -7,9 +7,9 @@ import pyspiel
 import pytest
 from refusals import refused
 
+from rlnb.games.exact import measure_seat, solve_tictactoe
 from rlnb.games.opponents import KNOWN, best_scores, equilibrium, load_opponent, playable_opponents, yardstick
 from rlnb.games.text_games import load_game, states_in_play
-from rlnb.selfplay.arena import AGAINST_NASH
 
 PAIRS = (
     ("tic_tac_toe", "perfect"),
@@ -103,7 +103,7 @@ def test_opponents_that_would_cheat_in_a_game_are_left_out_of_it():
 
 def test_the_best_score_is_that_against_this_opponent():
     game = load_game("tic_tac_toe")
-    assert best_scores(game, "random") == KNOWN["tic_tac_toe"].best_score
+    assert best_scores(game, "random") == KNOWN["tic_tac_toe", "random"].best_score
     assert (best_scores(game, "perfect"), best_scores(game, "mcts:2")) == ((0.5, 0.5), None)
 
 
@@ -163,7 +163,7 @@ def test_exact_reference_scores_of_open_games_follow_from_the_rules(name):
             known_means[key] = max(after) if is_own else sum(after) / len(after)
         return known_means[key]
 
-    start, known = load_game(name).new_state(), KNOWN[name]
+    start, known = load_game(name).new_state(), KNOWN[name, "random"]
     assert [mean(start, None, score), 1 - mean(start, None, score)] == pytest.approx(
         known.random_score, abs=1e-5
     )
@@ -174,7 +174,7 @@ def test_exact_reference_scores_of_open_games_follow_from_the_rules(name):
     "name", ["kuhn_poker", "leduc_poker", pytest.param("liars_dice", marks=pytest.mark.slow)]
 )
 def test_exact_reference_scores_of_hidden_games_follow_from_the_rules(name):
-    game, known = load_game(name), KNOWN[name]
+    game, known = load_game(name), KNOWN[name, "random"]
     start = game.new_state()
     at_both = [mean_score(start, (at_random, at_random), seat) for seat in (0, 1)]
     assert at_both == pytest.approx(known.random_score, abs=1e-5)
@@ -195,9 +195,15 @@ def test_the_scores_of_random_play_against_an_equilibrium_are_sums_over_the_whol
 
     start, first, second = game.new_state(), (at_random, nash), (nash, at_random)
     scores = [mean_score(start, policies, seat) for seat, policies in enumerate((first, second))]
-    assert AGAINST_NASH[name] == pytest.approx(scores, abs=1e-5)
+    assert KNOWN[name, "nash"].random_score == pytest.approx(scores, abs=1e-5)
+
+
+def test_the_scores_of_random_play_against_perfect_play_follow_from_the_rules():
+    uniform = solve_tictactoe().uniform
+    scores = [seat.win + seat.draw / 2 for seat in (measure_seat(uniform, 0), measure_seat(uniform, 1))]
+    assert KNOWN["tic_tac_toe", "perfect"].random_score == pytest.approx(scores, abs=1e-5)
 
 
 def test_a_game_is_known_with_its_usual_parameters_however_it_is_written():
-    assert yardstick(load_game("kuhn_poker(players=2)")) is KNOWN["kuhn_poker"]
-    assert yardstick(load_game("dots_and_boxes(num_cols=3)")) is None
+    assert yardstick(load_game("kuhn_poker(players=2)"), "random") is KNOWN["kuhn_poker", "random"]
+    assert yardstick(load_game("dots_and_boxes(num_cols=3)"), "random") is None

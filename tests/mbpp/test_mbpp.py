@@ -1,5 +1,6 @@
 """Evaluating on MBPP: real programs in a real sandbox, asked for by writers that a test can see through."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from rlnb.mbpp.samples import Sample, WrittenSample
 from rlnb.mbpp.writers import keep_completions
 from rlnb.params import load_params
 from rlnb.policy import Completion
-from rlnb.results import load_results
 from rlnb.sandbox import Limits, Sandbox, zygotes
 
 SANDBOX = {"limits": Limits(cpu_seconds=2)}
@@ -332,4 +332,5 @@ def test_outcomes_of_every_kind_survive_being_saved(tmp_path, sandbox):
     samples = ask(sandbox, scripted(*texts), num_samples=len(texts), timeout_seconds=1)
     assert [s.outcome for s in samples] == ["no_code", "wrong", "runtime_error", "timeout", "passed"]
     save_evaluation(tmp_path / "m.json", samples, params={}, settings={"seed": 1})
-    assert TypeAdapter(list[Sample]).validate_python(load_results(tmp_path / "m.json")["samples"]) == samples
+    saved = json.loads((tmp_path / "m.json").read_text())["samples"]
+    assert TypeAdapter(list[Sample]).validate_python(saved) == samples

@@ -9,8 +9,7 @@ import wandb
 from wandb_files import read_wandb_file
 
 from rlnb.params import load_params
-from rlnb.run.directory import DamagedRows
-from rlnb.run.tracking import open_run_tracker, read_metrics
+from rlnb.run.tracking import DamagedRows, open_run_tracker, read_metrics
 
 
 def open_tracker(directory, *, step=0, **overrides):
