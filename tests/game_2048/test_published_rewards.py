@@ -14,6 +14,9 @@ from rlnb.game_2048.reward import StrategyReferee
 
 EASY, HOPELESS = BoardKind(3, 16), BoardKind(2, 2048)  # random keys win the first; nobody wins the second
 KEY = "random.choice('éuai')"
+MODULES = (
+    "re, enum, abc, time, json, numbers, array, decimal, fractions, contextlib, hashlib, os, ctypes, socket"
+)
 RULES = BoardRules(move_cpu_seconds=0.5, board_cpu_seconds=0.5, wall_seconds=0.5)
 
 
@@ -25,7 +28,7 @@ def body(*lines: str) -> str:
 # answer, [function_works, no_cheating, strategy_succeeds], why
 ANSWERS = [
     (body("import random", f"return {KEY}"), [1, 1, 20], "it wins"),
-    (body("import random, math, os", f"return {KEY}"), [1, 1, 20], "the standard library is allowed"),
+    (body(f"import random, {MODULES}", f"return {KEY}"), [1, 1, 20], "the standard library is allowed"),
     (f"```python\nimport random\ndef strategy(board):\n    return {KEY}\n```", [1, 1, 20], "also above it"),
     (f"import random\ndef strategy(board):\n    return {KEY}\n", [1, 1, 20], "found without a fence too"),
     ("```python\nimport random\ndef strategy(board: list[list[int]]) -> str:\n"
@@ -35,6 +38,10 @@ ANSWERS = [
      f"    return {KEY}\ndef strategy(board):\n    return draw()\n```", [1, 1, 20], "a helper before it"),
     (body("import random", f"return ' ' + {KEY}.upper()"), [1, 1, 20], "keys in either case, with spaces"),
     (body("import random", "board[0][0] = 2048", f"return {KEY}"), [1, 1, 20], "the board is a copy"),
+    (body("import random", "print('x' * 50_000)", f"return {KEY}"), [1, 1, 20], "output counts for nothing"),
+    ("```python\nfrom __future__ import annotations\nimport random\ndef first(node: Node) -> str:\n"
+     "    return random.choice(node.keys)\nclass Node:\n    keys = 'éuai'\n"
+     "def strategy(board):\n    return first(Node)\n```", [1, 1, 20], "annotations name its classes"),
     (body("return None"), [1, 1, 2], "no key: the game is lost, and the function ran"),
     (body("return 3"), [1, 1, 2], "the same"),
     (body("return 'Q'"), [1, 1, 2], "the same"),
