@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from rlnb.code_game.params import MAX_PREDICTION_TOKENS, GrpoCodeGameParams
+from rlnb.code_game.params import MAX_OUTPUT_CHARS, MAX_PREDICTION_TOKENS, GrpoCodeGameParams
 from rlnb.code_game.prediction import (
     OTHER_SHOTS,
     PREDICTION_STOP,
@@ -150,10 +150,12 @@ def load_reader(
 ) -> ModelOpponent | EndpointOpponent:
     """Return the opponent that `params.opponent` describes; snapshot: for the kind of this name."""
     opponent = params.opponent
-    longest = MAX_PREDICTION_TOKENS[params.game.form]
     if opponent.kind == "endpoint":
         endpoint = Endpoint(opponent.base_url, opponent.model_id, num_parallel=params.evaluation.batch_size)
+        # What it writes is judged, and a character may be four tokens: an output cut short would win unread.
+        longest = 4 * MAX_OUTPUT_CHARS[params.game.form] + 8
         return EndpointOpponent(endpoint, max_prediction_tokens=longest)
+    longest = MAX_PREDICTION_TOKENS[params.game.form]
     reader = ModelOpponent(policy, batch_size=params.evaluation.batch_size, max_prediction_tokens=longest)
     if opponent.kind == "snapshot":
         return replace(reader, weights=(snapshot or WeightSnapshot.take(policy)).applied_to)

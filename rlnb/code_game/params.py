@@ -14,7 +14,7 @@ GameForm = Literal["seeded", "topic"]
 # By form, of a valid program; 40 characters are ample for one value.
 MAX_OUTPUT_CHARS = {"seeded": 40, "topic": 200}
 MAX_CODE_TOKENS = {"seeded": 100, "topic": 200}
-# Of a written prediction. At least one token a character: an output cut short would win unread.
+# Of a prediction that the table of programs shows; by a model in this process it is not what judges.
 MAX_PREDICTION_TOKENS = {"seeded": 48, "topic": 256}
 
 

@@ -37,7 +37,11 @@ _BULLET = re.compile(r"^(?:[-*•→✅✔]|\[[ xX✓✔]?\])\s+")
 _WHOLE_DECIMAL = re.compile(r"(?<![\w.])([0-9]+)\.0+(?!\w|\.[0-9])")
 _GLUED = re.compile(r"\b(answer|action|id|option|choice|move|number)(?=[0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:[+-] ?)?[0-9]+")
-_LABEL = re.compile(r"^(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=|a(?= :)) )+")
+_LABEL = re.compile(
+    r"^(?:(?:cell|position) (?=[0-9]+$)"
+    r"|(?:(?:my|the|final|answer|action|id|option|choice|move|number|is|:|=|a(?= :)) )+)"
+)
+_TEXT = re.compile(r"\\(?:text\w*|math\w+|q?quad|[,;:! ])\s{0,4}|\{")
 _LEADING = re.compile(
     r"[*`$\"'\[(<]*([+-]?[0-9]+)[*`$\"'\])>]*\s*(?:->|[→=:(]|[,–—-](?! ?[0-9])|(?:because|since|as)\b)"
 )
@@ -252,7 +256,7 @@ class _Reader:
         sentence = _LABEL.sub("", sentence)
         if _NUMBER.fullmatch(sentence):
             return _as_id(sentence)
-        leading = _LEADING.match(text)
+        leading = _LEADING.match(_TEXT.sub("", text))
         if leading and "\n" not in text:
             named = {each.answer for each in self.mentions(text) if each.counts or each.follows}
             return _as_id(leading[1]) if named <= {_as_id(leading[1])} else None

@@ -12,7 +12,7 @@ def equal_to(text: str, expected: object, *, is_assert: bool = False) -> bool:
     """Return whether `text` is the source of a plain value equal to `expected`.
 
     True is not 1, also in sets and keys; a list is not a tuple; a whole float equals its integer. is_assert:
-    True is 1, but in sets and keys, as in Python's `assert`.
+    True is 1, but in sets and keys, and floats have no tolerance, as in Python's `assert`.
     """
     try:
         with warnings.catch_warnings():
@@ -32,7 +32,9 @@ def equal_to(text: str, expected: object, *, is_assert: bool = False) -> bool:
 
 def same(left: PlainData, right: PlainData, *, is_assert: bool = False) -> bool:
     """Equality of plain values; see `equal_to`. Elements of sets and keys of dicts get no tolerance."""
-    if (isinstance(left, bool) or isinstance(right, bool)) and not is_assert:
+    if is_assert and isinstance(left, int | float) and isinstance(right, int | float):
+        return left == right
+    if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, float) or isinstance(right, float):
         numbers = isinstance(left, int | float) and isinstance(right, int | float)

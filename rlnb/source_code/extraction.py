@@ -5,15 +5,17 @@ a block where the code before it is Python, so fences inside of docstrings do no
 """
 
 import ast
+import builtins
 import html
 import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
+from typing import TypeGuard
 
 from rlnb.params.thoughts import BEGIN_THOUGHT, END_THOUGHT, THINK
 from rlnb.source_code.checks import LONGEST_PROGRAM, imported_names, iterate_scopes, names_in
@@ -56,6 +58,10 @@ STATEMENT = re.compile(r"^[^\S\n]*+[^\s#]", re.MULTILINE)
 # Where a function's body may end: at a line that is not indented, unless it is a comment.
 OUTER = re.compile(rf"{FENCE.pattern}|^(?P<outer>[^\s#])", re.MULTILINE)
 HEAD = re.compile(r"^(?:(?:async )?def|class) ", re.MULTILINE)
+# What a constant may be made of; not what reads, prints or ends.
+VALUES_OF_PYTHON = frozenset(dir(builtins)) - {
+    "input", "open", "print", "exit", "quit", "exec", "eval", "breakpoint", "help", "__import__",
+}  # fmt: skip
 INDENTED_CODE = re.compile(r"(?m)^[ \t]++((async )?def |class |(from [\w.]++ )?import |@|try:|\w++ = )")
 NAME = r"[A-Za-z_](?:[\w.]++|\[[^\]\n]*+\])*+"  # or an attribute, or an item
 # Lines that begin a program: surely, or perhaps a sentence. The last alternative is assignments of all kinds.
@@ -331,6 +337,7 @@ def _iterate_blocks(text: str, function: str, parses: Iterator[int]) -> Iterator
     """
     fences = list(islice(FENCE.finditer(text), MAX_FENCES))
     index, settled, helpers = 0, True, ""
+    known: Set[str] = VALUES_OF_PYTHON  # and what helpers bind
     bare = _open_bare(text, fences)
     while index < len(fences):
         if fences[index]["end"] and not bare:
@@ -349,9 +356,9 @@ def _iterate_blocks(text: str, function: str, parses: Iterator[int]) -> Iterator
         index = end
         is_closed = block.closed or not opening.fence
         yield Program(block.code, block.tree, opening.language, is_closed, settled, helpers)
-        is_kept = block.has_only(lambda part: is_helper(part) or bool(function) and is_table(part))
-        if is_kept and not block.defines(function):
-            helpers += block.code
+        names = known_names(block, known if function else None)
+        if names is not None and not block.defines(function):
+            helpers, known = helpers + block.code, names
 
 
 def _open_bare(text: str, fences: list[re.Match[str]]) -> Opening | None:
@@ -548,11 +555,27 @@ def is_helper(statement: ast.stmt) -> bool:
     return is_import(statement) or is_definition and not is_stub(statement)
 
 
-def is_table(statement: ast.stmt) -> bool:
-    """Return whether a statement gives names to literals, or to what is computed from them."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not statement.value:
-        return False
-    return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(statement.value))
+def known_names(block: Program, known: Set[str] | None) -> Set[str] | None:
+    """Return the names that can be used behind a block that only imports, defines, and names values.
+
+    None for another block. known: the names before it, of which the values are made; None: it names none.
+    """
+    names = set(known or ())
+    for part in block.tree.body if block.tree else []:
+        if is_helper(part):
+            names |= {*imported_names(part), getattr(part, "name", "")} - {"sys"}  # sys.stdin, sys.exit
+        elif known is not None and isinstance(part, ast.Assign | ast.AnnAssign) and part.value:
+            inner = {node.id for node in ast.walk(part.value) if is_target(node)}  # of comprehensions
+            if not names_in(part.value) <= names | inner:
+                return None
+            names |= names_in(part) - inner
+        else:
+            return None
+    return names if block.tree and block.tree.body else None
+
+
+def is_target(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
 
 
 def is_stub(statement: ast.stmt) -> bool:

@@ -1,5 +1,6 @@
 """The built-in tasks: enough of them, told apart by their tests, held out as they say."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from rlnb.code_execution.sources import load_tasks
@@ -42,6 +43,18 @@ def test_only_a_tasks_own_solution_passes_its_tests_which_are_different_calls():
         alike = [other for other in TASKS if other.parameters == task.parameters and other is not task]
         same = {other.id for other in alike if results(other, arguments) == expected}
         assert same | {task.id} in ({task.id}, LAST_DIGIT), task.id
+
+
+def test_no_program_passes_that_ignores_part_of_the_statement():
+    for task in TASKS:
+        numbers = [int(text) for text in re.findall(r"-?\d+", task.statement)]
+        expected = [test.expected for test in task.tests]
+        if all(type(value) is int for value in expected):  # a condition between the statement's numbers
+            assert not set(expected) <= set(numbers), task.id
+        if "how often" in task.statement:  # whether
+            assert max(expected) > 1, task.id
+        if task.family == "without":  # removed once
+            assert any(test.arguments[0].count(numbers[0]) > 1 for test in task.tests), task.id
 
 
 def test_new_families_are_never_trained_and_trained_ones_have_tasks_held_out():

@@ -12,7 +12,7 @@ from tiny_policy import load_tiny, train_by_hand
 from tokenizer_rules import FENCE_MERGES, make_tokenizer
 
 from rlnb.code_game.opponents import EndpointOpponent, ModelOpponent, load_reader, make_judges
-from rlnb.code_game.params import MAX_PREDICTION_TOKENS, GrpoCodeGameParams
+from rlnb.code_game.params import MAX_OUTPUT_CHARS, MAX_PREDICTION_TOKENS, GrpoCodeGameParams
 from rlnb.code_game.prediction import (
     OTHER_SHOTS,
     SHOTS,
@@ -177,6 +177,7 @@ def test_opponents_and_judges_are_those_of_the_parameters(cache_dir: Path):
     section = {"base_url": "http://h/v1", "model_id": "served"}
     opponent = load_reader(GrpoCodeGameParams(opponent=section, evaluation={"batch_size": 3}), policy=None)
     assert opponent.endpoint == Endpoint("http://h/v1", "served", num_parallel=3)
+    assert opponent.max_prediction_tokens > len(("\U0001f0a1" * MAX_OUTPUT_CHARS["topic"]).encode())
     policy = load_tiny(cache_dir)
     for refresh_steps in (0, 10):
         evaluation = {"control": True, "batch_size": 3}

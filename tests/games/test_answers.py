@@ -17,6 +17,11 @@ KUHN = {0: "pass", 1: "bet"}
         (r"\boxed{2} or no, \boxed{5}", 5),
         (r"\boxed{5}. Place X in row 2, column 2 would lose. Answer: 4", 5),  # a box beats what follows it
         (r"\boxed{ \text{Action 4.} }", 4),
+        (r"\boxed{cell 4}", 4),
+        (r"\boxed{position 4}", 4),
+        (r"\boxed{4\text{ (row 2, column 2)}}", 4),
+        (r"\boxed{4 \quad \text{(row 2, column 2)}}", 4),
+        (r"\boxed{4\;(\text{row 2, column 2})}", 4),
         (r"\boxed{\text{Place x in Row 2,  Column 2.}}", 4),
         (r"\boxed{I place X in row 2, column 2, in the middle}", 4),
         (r"\boxed{4 -> place X in row 2, column 2}", 4),

@@ -105,6 +105,11 @@ def test_printed_results_are_compared_as_plain_values(text, expected, same):
     assert equal_to(text, expected) is same
 
 
+def test_an_assert_compares_as_python_does():
+    for text, expected in (("4.000000000000051", 4), ("0.30000000000000004", 0.3), ("1", True)):
+        assert equal_to(text, expected, is_assert=True) is (ast.literal_eval(text) == expected), text
+
+
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),

@@ -297,9 +297,29 @@ def test_a_test_that_imports_the_answer_is_not_the_answer():
     assert extract_program(block(alias) + block(code), function="answer") == alias
 
 
-def test_a_function_keeps_the_constants_of_a_block_before_it():
-    limit, code = "LIMIT = 10**9 + 7\n", "def answer(n):\n    return 3 * n % LIMIT\n"
-    assert extract_program(block(limit) + block(code), function="answer") == limit + code
+@pytest.mark.parametrize(
+    "constants",
+    [
+        "LIMIT = 10**9 + 7\n",
+        "from collections import defaultdict\n\nmemo = defaultdict(int)\n",
+        "import re\n\nPATTERN = re.compile('[aeiou]')\nTABLE: list[int] = [2 * i for i in range(100)]\n",
+    ],
+)
+def test_a_function_keeps_the_constants_of_a_block_before_it(constants):
+    code = "def answer(n):\n    return 3 * n\n"
+    assert extract_program(block(constants) + block(code), function="answer") == constants + code
+    for demonstration in (
+        "result = answer(3)\n",
+        "n = int(input())\n",
+        "n = helper(3)\n",
+        "import sys\n\nn = int(sys.stdin.readline())\n",
+        "def double(x):\n    return 2 * x\n\nresult = double(x)\n",
+        "squares = [i * i for i in range(3)]\nlast = i\n",
+        "total = a + b\na = 1\nb = 2\n",
+        "code = exit()\n",
+        "r = print(3)\n",
+    ):
+        assert extract_program(block(demonstration) + block(code), function="answer") == code
 
 
 def test_imports_from_the_future_come_first_whichever_block_has_them():
