@@ -1,13 +1,14 @@
 """GRPOTrainer whose completions end with their answer: by text, on any tokenizer, not by a token's id."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import cast
 
 import torch
 from datasets import Dataset
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel, StoppingCriteriaList
 from trl import GRPOConfig, GRPOTrainer
 
@@ -94,7 +95,9 @@ class AnswerTrainer(GRPOTrainer):
 
     def write_completions(self, prompt_ids: list[list[int]], *rest: object, **options: object) -> Written:
         """Let TRL write the completions, some tokens beyond their end."""
-        with stopping(self.accelerator.unwrap_model(self.model_wrapped), self.is_complete):
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        keeping = keeping_base(model) if self.use_vllm else nullcontext()
+        with stopping(model, self.is_complete), keeping:
             written: Written = super()._generate_single_turn(prompt_ids, *rest, **options)
         return written
 
@@ -117,6 +120,25 @@ def choose_vllm_stops(model: PreTrainedModel, prompts: Dataset) -> dict[str, obj
     if "prefix" in prompts.column_names and all(text.startswith("```") for text in prompts["prefix"]):
         stops |= VLLM_STOPS
     return stops
+
+
+@contextmanager
+def keeping_base(model: PreTrainedModel) -> Iterator[None]:
+    """Put the base's weights back after TRL has merged the adapters into them, for vLLM, and out again.
+
+    In 16 bits each time rounds, and the base would wander off step by step
+    (https://github.com/huggingface/trl/issues/6688).
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    weights = [weight for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)]
+    kept = [weight.detach().to("cpu", copy=True) for weight in weights]
+    try:
+        yield
+    finally:
+        for weight, before in zip(weights, kept, strict=True):
+            weight.data.copy_(before)
+        for layer in layers:  # an error came in between
+            layer.merged_adapters.clear()
 
 
 @contextmanager

@@ -193,6 +193,9 @@ def _machine_conflicts(params: NotebookParams, machine: Machine) -> Iterator[Con
         if not vllm.server_base_url and (capability < (7, 5) or is_beside_unsloth):
             which = f"{device}{' by unsloth' if is_beside_unsloth else ''}"
             yield Conflict("vllm.enabled", f"does not work on {which}; write false, or vllm.server_base_url")
+        elif model is not None and model.load_in_4bit is True:
+            reason = "gets adapters merged into 4 bits, which rounds most of them away"
+            yield Conflict("vllm.enabled", f"{reason}; write false, or model.load_in_4bit = false")
         elif installed_version("vllm") is None:
             yield Conflict("vllm.enabled", "needs vllm, which is missing; ./setup.sh vllm installs it")
     if on_cpu and getattr(getattr(params, "training", None), "optim", "").endswith("8bit"):

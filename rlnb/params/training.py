@@ -55,7 +55,7 @@ class TrainingParams(ResumableParams):
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Divide advantages by the standard deviation of the group's rewards, the batch's, or not"""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps in which the learning rate rises from 0; it falls to 0 over the rest of the run, both linearly"""
+    """Steps in which the learning rate rises, from 0 in the first; then it falls to 0, both linearly"""
     optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit"] = "adamw_torch_fused"
     """Optimizer; those with 8 bits keep their state smaller (bitsandbytes, CUDA only)"""
     max_grad_norm: float = described(1.0, "Gradients are clipped to this norm", gt=0)

@@ -19,7 +19,6 @@ from rlnb.params.sections import WEIGHT_FILES
 from rlnb.policy.loading import Policy, save_adapters
 
 WHOLE, ADAPTERS = WEIGHT_FILES
-PEFT_NAME = ".default."  # in the names of parameters, not in the names that peft saves
 
 
 def adapters_off(policy: Policy) -> AbstractContextManager[None]:
@@ -70,7 +69,7 @@ class WeightSnapshot:
         Raises KeyError for that of another model.
         """
         saved = load_file(path)
-        short = {name: name if name in saved else name.replace(PEFT_NAME, ".") for name in self.values}
+        short = {name: name if name in saved else name_in_file(name) for name in self.values}
         self.values.update(  # copied: load_file maps the file, and NFS keeps a mapped one that is deleted
             {name: saved[short[name]].to(value, copy=True) for name, value in self.values.items()}
         )
@@ -79,6 +78,11 @@ class WeightSnapshot:
         """Replace this snapshot by what `save_trained` wrote. Raises KeyError for that of another model."""
         whole = Path(directory) / WHOLE
         self.load(whole if whole.is_file() else Path(directory) / ADAPTERS)
+
+
+def name_in_file(name: str) -> str:
+    """Return the name that peft gives a parameter of adapters in its file."""
+    return name.replace(".default.", ".").replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
 
 
 def save_trained(policy: Policy, directory: str | Path) -> None:

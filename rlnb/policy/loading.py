@@ -38,6 +38,7 @@ from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
 from rlnb.policy.prompts import Chat
 
+TOWERS = r".*(vision|audio).*"  # layers of models that also see or hear
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.
 END_TOKENS = {
@@ -285,6 +286,8 @@ def add_fresh_adapters(
         # unsloth saves a pattern of names, and `find_adapter_fault` refuses that of GPT-OSS as too slow.
         adapted.peft_config["default"].target_modules = set(adapted.base_model.targeted_module_names)
         return adapted
+    if any(re.fullmatch(TOWERS, name) for name, _ in model.named_modules()):  # never used here
+        lora["exclude_modules"] = TOWERS
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
@@ -405,7 +408,8 @@ def explain_load_errors(params: ModelParams) -> Iterator[None]:
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        reason = f"does not fit this GPU; take a smaller model or 4 bits{see('out-of-memory')}"
+        remedy = "take a smaller model or 4 bits, or restart a kernel that has loaded one before"
+        reason = f"does not fit this GPU; {remedy}{see('out-of-memory')}"
         raise PolicyUnavailable(f"model.id = {params.id!r} {reason}") from error
     except (ImportError, OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__

@@ -91,6 +91,11 @@ def close_thought(text: str) -> str:
     return f"{text.rstrip()}\n\n{next(ends, f'</{mark[1:]}')}\n\n" if mark else text
 
 
+def open_answer(text: str) -> str:
+    """Return a prompt whose next token belongs to the answer itself, not to a thought or a channel's name."""
+    return text + FINAL_CHANNEL if text.endswith(REPLY) else close_thought(text)
+
+
 def with_system(messages: list[dict[str, str]], system: str | None) -> list[dict[str, str]]:
     """Return messages with the system message in front, None for none."""
     return messages if system is None else [{"role": "system", "content": system}, *messages]
@@ -110,7 +115,7 @@ def begin_answer(
         tokens: list[int] = tokenizer(characters, add_special_tokens=False)["input_ids"]
         return tokens
 
-    text = text + FINAL_CHANNEL if text.endswith(REPLY) else close_thought(text)
+    text = open_answer(text)
     whole = text + prefix
     continued = [encode(whole + continuation) for continuation in continuations]
     for end in range(len(whole), len(text), -1):

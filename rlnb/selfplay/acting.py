@@ -26,7 +26,7 @@ from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy.adapters import trained_parameters
 from rlnb.policy.generation import evaluating, generate_ids
 from rlnb.policy.loading import Policy
-from rlnb.policy.prompts import Chat, opened_thought
+from rlnb.policy.prompts import Chat, open_answer, opened_thought
 from rlnb.selfplay.params import ActingParams
 from rlnb.selfplay.rollouts import Choice, Request, Turn
 
@@ -56,8 +56,8 @@ class ActorCritic(nn.Module):
             language_model = language_model.get_base_model()
         self.decoder = language_model.base_model
         self.unembed = language_model.get_output_embeddings()
-        self.softcap = getattr(language_model.config, "final_logit_softcapping", None)
-        width = language_model.config.get_text_config().hidden_size
+        config = language_model.config.get_text_config()
+        self.softcap, width = getattr(config, "final_logit_softcapping", None), config.hidden_size
         self.value_head: nn.Linear | None = None
         if has_value:
             self.value_head = nn.Linear(width, 1, dtype=torch.float32, device=policy.device)
@@ -297,7 +297,13 @@ class Encoder:
 
 def make_encoder(game: ActingParams, chat: Chat) -> Encoder:
     """Return the encoder of a run: full prompts become chat messages, compact ones stay as they are."""
-    as_text, end = str if game.style == "compact" else chat.ask, chat.tokenizer.eos_token_id
+
+    def as_text(prompt: str) -> str:
+        if game.style == "compact":
+            return prompt
+        return open_answer(chat.ask(prompt)) if game.acting == "constrained" else chat.ask(prompt)
+
+    end = chat.tokenizer.eos_token_id
     return Encoder(chat.tokenizer, as_text, end=end, max_prompt_tokens=game.max_prompt_tokens)
 
 

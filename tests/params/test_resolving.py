@@ -99,6 +99,7 @@ def test_wandb_is_online_where_there_is_a_key_and_a_network(no_login, environ, h
         ("cpu", {"model": {"engine": "unsloth"}}, "model.engine", "write transformers"),
         ("gb10", {"vllm": {"enabled": True}, "model": {"engine": "unsloth"}}, "vllm.enabled", "write false"),
         ("a100", {"vllm": {"enabled": True}}, "vllm.enabled", "./setup.sh vllm"),
+        ("a100", {"vllm": {"enabled": True}, "model": {"load_in_4bit": True}}, "vllm.enabled", "4 bits"),
         ("a100", {"model": {"engine": "unsloth"}}, "model.engine", "./setup.sh cuda"),
         ("cpu", {"vllm": {"enabled": True}}, "vllm.enabled", "write false"),
         ("cpu", {"training": {"optim": "adamw_8bit"}}, "training.optim", "write adamw_torch_fused"),

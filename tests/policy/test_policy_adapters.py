@@ -3,16 +3,18 @@
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny_policy import load_tiny, train_by_hand
 from torch import Tensor
 
 from rlnb.errors import ParamsError, PolicyUnavailable
 from rlnb.policy import Policy, generate, save_adapters
-from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.policy.adapters import WeightSnapshot, save_trained, trained_parameters
 from rlnb.policy.export import save_lora
 
 
@@ -51,13 +53,6 @@ def test_an_applied_snapshot_answers_as_before_and_the_weights_return_in_the_sam
     with pytest.raises(KeyError, match="inside"), snapshot.applied_to(tiny):
         raise KeyError("inside")
     assert same(copy_weights(tiny), weights)
-
-
-def test_a_loaded_snapshot_is_where_its_weights_are(tmp_path: Path) -> None:
-    WeightSnapshot({"embeddings": torch.ones(2), "head": torch.ones(3)}).save(tmp_path / "saved")
-    snapshot = WeightSnapshot({"embeddings": torch.zeros(2), "head": torch.zeros(3, device="meta")})
-    snapshot.load(tmp_path / "saved")
-    assert [value.device.type for value in snapshot.values.values()] == ["cpu", "meta"]
 
 
 def test_a_snapshot_is_updated_in_place_saved_and_restored_bit_for_bit(tiny: Policy, tmp_path: Path) -> None:
@@ -150,7 +145,8 @@ def test_a_hostile_folder_of_adapters_is_an_error_in_a_line_and_runs_nothing(
     HOSTILE[name](tmp_path / "adapters")
     with pytest.raises((ParamsError, PolicyUnavailable)) as refusal:
         load_tiny(cache_dir, adapters=str(tmp_path / "adapters"), is_trained=False)
-    assert "\n" not in str(refusal.value) and "adapters" in str(refusal.value)
+    told, base = str(refusal.value), f"{tmp_path}/adapters/base_model.json"
+    assert "\n" not in told and told.startswith(("model.adapters = ", base)), told
     assert not Path("MARK").exists()
 
 
@@ -176,12 +172,31 @@ def test_adapters_are_saved_and_loaded_without_a_question_to_the_hub(tiny, cache
     assert asked == []
 
 
-def test_a_loaded_snapshot_keeps_its_dtype_and_does_not_hold_the_file(tmp_path: Path) -> None:
-    WeightSnapshot({"a": torch.ones(1000, 100, dtype=torch.bfloat16)}).save(tmp_path / "average.safetensors")
-    snapshot = WeightSnapshot({"a": torch.zeros(1000, 100)})
+def test_trained_adapters_of_every_kind_are_loaded_again(cache_dir: Path, tmp_path: Path) -> None:
+    for is_dora in (False, True):
+        folder, plain = tmp_path / f"dora-{is_dora}", load_tiny(cache_dir)
+        config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"], use_dora=is_dora)
+        adapted = get_peft_model(plain.model.unload(), config)
+        save_adapters(replace(plain, model=adapted), folder)
+        policy = load_tiny(cache_dir, adapters=str(folder))
+        train_by_hand(policy)
+        saved = WeightSnapshot.take(policy)
+        save_trained(policy, tmp_path / "saved")
+        loaded = WeightSnapshot.take(load_tiny(cache_dir, adapters=str(folder)))
+        loaded.load_trained(tmp_path / "saved")
+        assert all(torch.equal(loaded.values[name], value) for name, value in saved.values.items())
+        assert any("magnitude" in name for name in saved.values) == is_dora
+
+
+def test_a_loaded_snapshot_keeps_dtype_and_devices_and_does_not_hold_the_file(tmp_path: Path) -> None:
+    saved = {"a": torch.ones(1000, 100, dtype=torch.bfloat16), "head": torch.ones(3)}
+    WeightSnapshot(saved).save(tmp_path / "average.safetensors")
+    snapshot = WeightSnapshot({"a": torch.zeros(1000, 100), "head": torch.zeros(3, device="meta")})
     snapshot.load(tmp_path / "average.safetensors")
+    assert [value.device.type for value in snapshot.values.values()] == ["cpu", "meta"]
     assert snapshot.values["a"].dtype == torch.float32
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    snapshot = WeightSnapshot({"a": snapshot.values["a"]})
     snapshot.save(tmp_path / "float32.safetensors")
     snapshot.load(tmp_path / "float32.safetensors")
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()

@@ -23,6 +23,8 @@ from rlnb.params import load_params
 from rlnb.params.thoughts import THOUGHT_MARKS
 from rlnb.policy.loading import save_tokenizer, show_all_text
 from rlnb.policy.prompts import Chat, Prompt, begin_answer
+from rlnb.selfplay.acting import make_encoder
+from rlnb.selfplay.params import ActingParams
 from rlnb.source_code.extraction import is_complete_answer
 
 TASK = load_tasks("builtin")["train"][0]
@@ -154,6 +156,8 @@ def test_a_begun_answer_is_in_the_channel_of_answers_where_a_template_has_channe
         whole = tokenizer.apply_chat_template(answered, tokenize=False)
         assert whole.endswith(f"{question}<|end|>{head.rpartition('<|end|>')[2]}{prompt.prefix}<|return|>")
     assert all("<|channel|>" not in prompt.text for prompt in begun if prompt not in chats)
+    for acting, end in (("constrained", "<|channel|>final<|message|>"), ("free", "<|start|>assistant")):
+        assert make_encoder(ActingParams(acting=acting), Chat(tokenizer)).as_text("Which move?").endswith(end)
 
 
 OPENINGS = {
@@ -190,7 +194,8 @@ def test_a_template_is_told_whether_to_think(name):
 @pytest.mark.parametrize(
     "marks", [("[THINK]", "[/THINK]"), ("<|channel>", "<channel|>"), ("<think>", "</think>")]
 )
-def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(marks):
+def test_thoughts_stand_in_decoded_text_and_a_saved_tokenizer_hides_them_as_published(marks, tmp_path):
+    """Although their marks are special tokens."""
     tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.add_special_tokens({"additional_special_tokens": list(marks)})
     text = f"{marks[0]}print(1){marks[1]}print(2)"
@@ -198,6 +203,9 @@ def test_thoughts_stand_in_decoded_text_although_their_marks_are_special_tokens(
     show_all_text(tokenizer)
     assert tokenizer.decode(tokens, skip_special_tokens=True) == text
     assert tokenizer(text + tokenizer.eos_token)["input_ids"] == tokens
+    save_tokenizer(tokenizer, tmp_path)
+    hidden = AutoTokenizer.from_pretrained(tmp_path).decode(tokens, skip_special_tokens=True)
+    assert hidden == "print(1)print(2)"
 
 
 @pytest.mark.parametrize(
@@ -213,16 +221,6 @@ def test_a_chat_needs_a_template():
     tokenizer = train_tokenizer("qwen", PROGRAMS)
     tokenizer.chat_template = None
     assert "model.id: " in refused(Chat(tokenizer).ask, "Why?")
-
-
-def test_a_saved_tokenizer_hides_thoughts_as_the_published_one_does(tmp_path):
-    tokenizer = train_tokenizer("qwen", PROGRAMS)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
-    tokens = tokenizer("[THINK]a[/THINK]b")["input_ids"]
-    show_all_text(tokenizer)
-    assert tokenizer.decode(tokens, skip_special_tokens=True) == "[THINK]a[/THINK]b"
-    save_tokenizer(tokenizer, tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path).decode(tokens, skip_special_tokens=True) == "ab"
 
 
 def test_a_system_message_that_a_template_skips_begins_the_users():
