@@ -76,12 +76,12 @@ def kernel_in(folder: Path) -> Iterator[Kernel]:
             manager.shutdown_kernel()
 
 
-def cells_until(notebook: str, tag: str) -> list[str]:
-    """Return the sources of the code cells between the parameters and the cell of this tag, which is last."""
+def cells_until(notebook: str, tag: str, *, num_more: int = 0) -> list[str]:
+    """Return the sources of the code cells after the parameters, to that of this tag, and `num_more`."""
     cells = nbformat.read(NOTEBOOKS / f"{notebook}.ipynb", as_version=4).cells
     code = [cell for cell in cells if cell.cell_type == "code"]
     (last,) = [place for place, cell in enumerate(code) if tag in cell.metadata.get("tags", [])]
-    return [cell.source for cell in code[1 : last + 1]]
+    return [cell.source for cell in code[1 : last + 1 + num_more]]
 
 
 def parameters(notebook: str, output_dir: Path, cache_dir: Path, **overrides: object) -> str:

@@ -73,39 +73,30 @@ def test_an_error_is_told_before_anything_is_shown(shown):
     assert shown == [] and list(Path().iterdir()) == []
 
 
-def test_names_of_a_parameters_cell_that_was_corrected_are_forgotten(shown):
+def run_cells(shell: InteractiveShell, *sources: str) -> None:
+    for source in sources:
+        shell.run_cell(source, store_history=True)
+
+
+def test_only_the_last_form_of_the_parameters_cells_is_read(shown):
+    """What was assigned by another cell, by a cell that was corrected, or by none that could run, is not."""
     shell = InteractiveShell(colors="nocolor")
-    line = "%config InlineBackend.figure_format = 'retina'\n"
+    tiny, line = "profile: str = 'tiny'\n", "%config InlineBackend.figure_format = 'retina'\n"
+    run_cells(shell, f"{line}import os\nmax_step = 3", "if True:\n        a = 1\n    b = 2")
     for written, told in (
-        ("trainig: dict = {'max_steps': 3}", "trainig.max_steps is not a field"),
-        (f"training: dict = {{'max_steps': 3}}\n{line}sed: int = 1", "sed is not a field"),
+        (f"{tiny}trainig: dict = {{'max_steps': 3}}", "trainig.max_steps is not a field"),
+        (f"{tiny}training: dict = {{'max_steps': 3}}\n{line}sed: int = 1", "sed is not a field"),
+        ("# Parameters\ntraining = {}\nsed = 3\n", "sed is not a field; did you mean seed?"),
     ):
-        shell.run_cell(f"profile: str = 'tiny'\n{written}", store_history=True)
+        run_cells(shell, written)
         assert f"parameters cell: {told}" in refused(start, NOTEBOOK, shell.user_ns)
-    shell.run_cell("profile: str = 'tiny'\nmax_steps: int = 4", store_history=True)
-    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4
-
-
-def test_a_name_that_papermill_adds_is_refused_and_the_other_names_of_a_notebook_are_not(shown, tmp_path):
-    shell = InteractiveShell(colors="nocolor")
-    for source in ("import os\nelsewhere = 3", "profile: str = 'tiny'\nmodel: dict = {}",
-                   "# Parameters\nmodel = {}\nsed = 3\n"):  # fmt: skip
-        shell.run_cell(source, store_history=True)
-    told = refused(start, NOTEBOOK, shell.user_ns)
-    assert told == "parameters cell: sed is not a field; did you mean seed?"
-    shell.run_cell("# Parameters\nseed = 3\n", store_history=True)  # put right by a person in Jupyter
-    assert start(NOTEBOOK, shell.user_ns)[0].seed == 3
-
-
-def test_only_what_the_parameters_cells_assign_is_a_parameter(shown):
-    shell = InteractiveShell(colors="nocolor")
-    for source in (
-        "%config InlineBackend.figure_format = 'retina'\nmax_step = 3",
-        "profile: str = 'tiny'\nlearning_rate: float = 'auto'\nmax_steps: int = 4\noverrides: dict = {}",
-        "# Parameters\nlearning_rate = '3e-4'\noverrides = {'training.save_steps': 7}\n",
+    run_cells(
+        shell,
+        tiny + "overrides: dict = {{'training.max_steps': 4}}",  # a TypeError
+        f"{tiny}learning_rate: float = 'auto'\nmax_steps: int = 4\noverrides: dict = {{}}",
+        "# Parameters\nprofile = 'tiny'\nlearning_rate = '3e-4'\noverrides = {'training.save_steps': 7}\n",
         "training = object()\nbeta: float = 0.5",
-    ):
-        shell.run_cell(source, store_history=True)
+    )
     training = start(NOTEBOOK, shell.user_ns)[0].training
     values = (training.learning_rate, training.max_steps, training.save_steps, training.beta)
     assert values == (3e-4, 4, 7, 0.0)
@@ -308,17 +299,3 @@ def test_the_folder_of_a_sweep_is_not_made_a_runs_directory(shown):
     Path("sweep/points.json").write_text("{}")
     assert "is the folder of a sweep" in refused(start, NOTEBOOK, cell(output_dir="sweep"))
     assert [path.name for path in Path("sweep").iterdir()] == ["points.json"]
-
-
-def test_a_cell_that_was_wrong_and_was_corrected_does_not_keep_a_notebook_from_its_start(shown):
-    shell = InteractiveShell(colors="nocolor")
-    for overrides in ("{{'training.max_steps': 4}}", "{'training.max_steps': 4}"):
-        shell.run_cell(f"profile: str = 'tiny'\noverrides: dict = {overrides}", store_history=True)
-    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4
-
-
-def test_a_wrongly_indented_cell_does_not_spoil_the_next_start(shown):
-    shell = InteractiveShell(colors="nocolor")
-    shell.run_cell("profile: str = 'tiny'\nmax_steps: int = 4", store_history=True)
-    shell.run_cell("if True:\n        a = 1\n    b = 2", store_history=True)
-    assert start(NOTEBOOK, shell.user_ns)[0].training.max_steps == 4

@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 Judged = TypeVar("Judged")
+
+# Columns of the table of completions that are no rewards: TRL's, and those of `show`.
+OTHER_COLUMNS = ("step", "prompt", "completion", "advantage", "outcome", "reason", "passed", "output")
 TrlReward = Callable[..., list[float | None]]
 
 
@@ -25,8 +28,11 @@ def make_trl_rewards(
     """
 
     last: list[tuple[Sequence[str], Sequence[Judged]]] = []  # the last batch
+    names = [getattr(reward, "__name__", "reward") for reward in rewards]
 
-    def make(reward: Callable[[Judged], float | None], *, logs: bool) -> TrlReward:
+    def make(index: int, reward: Callable[[Judged], float | None], name: str) -> TrlReward:
+        logs = index == 0
+
         def pay(
             *,
             completions: Sequence[str],
@@ -47,7 +53,8 @@ def make_trl_rewards(
                     log_extra(name, values)
             return [None if is_failed(each) else reward(each) for each in judged]
 
-        pay.__name__ = getattr(reward, "__name__", "reward")  # names TRL's metrics
+        # It names TRL's metrics and its column in the table of completions, where the last of a name counts.
+        pay.__name__ = name if names.count(name) == 1 and name not in OTHER_COLUMNS else f"{name}_{index}"
         return pay
 
-    return [make(reward, logs=reward is rewards[0]) for reward in rewards]
+    return [make(index, *pair) for index, pair in enumerate(zip(rewards, names, strict=True))]

@@ -112,9 +112,9 @@ def train(
     check_trained(trainer.state)
 
 
-def report_after(params: NotebookParams, metrics: Mapping[str, float]) -> None:
-    """Report metrics of the trained policy, if any, with the run's last step."""
-    last_step = value_of(params, "training.max_steps")
+def report_after(trainer: GRPOTrainer, params: NotebookParams, metrics: Mapping[str, float]) -> None:
+    """Report metrics of the trained policy, if any, with the last step that was trained."""
+    last_step = trainer.state.global_step
     if metrics:
         with open_run_tracker(params, step=last_step) as tracker:
             tracker.report(last_step, metrics)

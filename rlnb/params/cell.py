@@ -72,9 +72,11 @@ def find_given_values(namespace: Mapping[str, object]) -> dict[str, object]:
     """
     executed = namespace.get("In")
     sources = executed if isinstance(executed, list) else []
-    injected = [source for source in sources if source.startswith(INJECTED)][-1:]
-    written = [source for source in sources if "profile" in read_assignments(source)][-1:]
-    names = dict.fromkeys(name for source in written + injected for name in read_assignments(source))
+    injected = [source for source in sources if source.startswith(INJECTED)]
+    others = (source for source in sources if source not in injected)
+    written = [source for source in others if "profile" in read_assignments(source)]
+    sources = written[-1:] + injected[-1:]
+    names = dict.fromkeys(name for source in sources for name in read_assignments(source))
     if not names:
         annotations = namespace.get("__annotations__")
         if annotations is None and callable(annotate := namespace.get("__annotate__")):  # from Python 3.14 on

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import huggingface_hub
+import pandas
 import pytest
 import recipes
 import torch
@@ -24,20 +25,25 @@ from datasets import Dataset
 from metric_table import METRICS, is_known
 from recipes import make_config
 from safetensors.numpy import load_file
-from tiny_policy import load_tiny
+from tiny_policy import load_tiny, train_by_hand
 from tiny_run import lower_case, train
 from transformers import TrainerState
 from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from rlnb.code_execution.params import GrpoCodeExecutionParams
+from rlnb.display.completions import read_completions
 from rlnb.errors import ParamsError, Preempted, TrainingDiverged
 from rlnb.grpo import kl
 from rlnb.grpo import training as grpo
 from rlnb.grpo.answer_trainer import AnswerTrainer
 from rlnb.grpo.config import GRPOConfig, order_prompts
+from rlnb.grpo.rewards import make_trl_rewards
+from rlnb.params import load_params
 from rlnb.params.bases import find_base, read_base
 from rlnb.params.training import TrainingParams, VllmParams
 from rlnb.policy import Policy, model_directory, save_adapters
+from rlnb.policy.adapters import adapters_off
 from rlnb.run.checkpoints import checkpoint_step, find_damage, latest_checkpoint, saved_recipe
 from rlnb.run.tracking import read_metrics
 
@@ -374,3 +380,67 @@ def test_unsloths_zeros_are_not_averaged_into_the_kl(monkeypatch):
         callback.on_pre_optimizer_step(None, SimpleNamespace(global_step=step, max_steps=90), None)
         assert trainer._metrics["train"].get("kl") == values
         trainer._metrics["train"]["kl"] = [0.0]
+
+
+def test_metrics_after_a_training_are_those_of_the_last_step_that_was_trained(tmp_path):
+    """Somebody has stopped it early, or written another number of steps into the recipe's cell."""
+    overrides = {"output_dir": str(tmp_path), "training.max_steps": 2, "tracking.wandb": "disabled"}
+    params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
+    for last_step in (4, 1):
+        rows = [{"step": step, "time": 0.0, "reward": 0.5} for step in range(last_step + 1)]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        trainer = SimpleNamespace(state=TrainerState(global_step=last_step))
+        grpo.report_after(trainer, params, {"heldout/known/reward": 1.0})
+        *earlier, last = read_metrics(tmp_path / "metrics.jsonl")
+        assert earlier == rows[:-1] and last["step"] == last_step and last["heldout/known/reward"] == 1.0
+
+
+def test_each_reward_has_a_column_of_its_own_whatever_its_name(tmp_path):
+    def passed(text):
+        return 2.0 if text == "a" else -0.5
+
+    rewards = [lambda text: 5.0 * (text == "a"), lambda text: 1.0 * (text == "b"), passed]
+    shown = {"outcome": ["ok", "ok"], "reason": ["", ""], "passed": [True, False]}
+    logs = {"measure": lambda _: {}, "show": lambda _: shown}
+    functions = make_trl_rewards(rewards, lambda texts, **_: texts, is_failed=lambda _: False, **logs)
+    table = {"step": [1, 1], "prompt": ["p", "p"], "completion": ["a", "b"]}
+    table |= {pay.__name__: pay(completions=["a", "b"]) for pay in functions}
+    path = tmp_path / "completions_00001.parquet"
+    pandas.DataFrame({**table, **shown, "advantage": [0.0, 0.0]}).to_parquet(path)
+    assert read_completions([path])["reward"].tolist() == [7.0, 0.5]
+
+
+def test_the_base_stays_as_it_is_when_adapters_are_merged_into_it_for_vllm(cache_dir, monkeypatch):
+    """TRL merges them before it sends the weights, and out again, which rounds in 16 bits."""
+    policy = load_tiny(cache_dir, dtype="bfloat16")
+    train_by_hand(policy)
+    frozen = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
+    sender = SimpleNamespace(
+        model=policy.model,
+        _dist=SimpleNamespace(gather_params=lambda _: nullcontext(), is_fsdp=False),
+        _fix_param_name_to_vllm=lambda name, **_: name,
+    )
+    sent = {}
+
+    def send(*_: object) -> tuple[list[list[int]], None]:
+        sent.update({name: p.clone() for name, p in VLLMGeneration._iter_named_params(sender)})
+        return [], None
+
+    monkeypatch.setattr(AnswerTrainer, "is_complete", None)
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", send)
+    trainer = object.__new__(AnswerTrainer)
+    trainer.use_vllm, trainer.model_wrapped = True, policy.model
+    trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+    trainer.write_completions([])
+
+    def fail(*_: object) -> None:
+        policy.model.merge_adapter()
+        raise RuntimeError("the server is gone")
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", fail)
+    with pytest.raises(RuntimeError, match="gone"):
+        trainer.write_completions([])
+    with adapters_off(policy):  # takes out what is still merged
+        policy.model(torch.tensor([[1, 2]]))
+    now = dict(policy.model.named_parameters())
+    assert sent and all(torch.equal(now[name], weight) for name, weight in frozen.items())

@@ -35,8 +35,10 @@ def test_a_training_cell_that_failed_starts_over_and_one_that_was_interrupted_go
     def rows() -> list[dict[str, object]]:
         return [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["step"]]
 
-    *others, recipe = cells_until(notebook, "recipe")
-    reward = cells_until(notebook, "reward")[-1]
+    *others, recipe, after = cells_until(notebook, "recipe", num_more=1)
+    *_, reward, before = cells_until(notebook, "reward", num_more=1)
+    is_self_play = "def reward(event, seat_return)" in reward
+    edited = "def reward(event, seat_return):\n    return 7.0" if is_self_play else reward + "\n# edited"
     assert recipe.count(BREAKS[notebook][0]) == 1
     sizes = {"training.max_steps": 99, "training.save_steps": 1000}
     with kernel_in(tmp_path) as kernel:
@@ -51,14 +53,17 @@ def test_a_training_cell_that_failed_starts_over_and_one_that_was_interrupted_go
         )
         stopped = rows()
         assert learned(stopped[0]) == learned(failed[0])  # of the first weights, not of two steps later
-        kernel.work(reward + "\n# edited")
+        kernel.work(edited)
         again = kernel.run(recipe, interrupt_when=lambda: len(rows()) > len(stopped))
         last = len(rows())
+        made_anew = kernel.run(before).error, kernel.run(after).error
     for ran, step in ((first, len(stopped)), (again, last)):
         assert ran.error == "Preempted" and ran.traceback == [ran.traceback[0].strip()], ran
         assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}").is_dir()
     assert [row["step"] for row in rows()] == [*range(1, last + 1)] and len(stopped) < last < 99
     assert rows()[: len(stopped)] == stopped
+    assert {row["reward"] for row in rows()[len(stopped) :]} == {7.0} or not is_self_play
+    assert made_anew == ("", "RuntimeError" if is_self_play else "")  # the trained policy is not that run's
     assert f"changed since checkpoint-{len(stopped)}: reward cell was edited\n" in again.printed
     assert "You are adding a" not in again.printed
     status = read_status(tmp_path / "run")

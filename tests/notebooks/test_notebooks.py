@@ -1,6 +1,7 @@
 """The notebooks as readers and machines meet them: form of the essay, parameters cell, a run of each."""
 
 import ast
+import base64
 import importlib
 import json
 import os
@@ -112,6 +113,19 @@ def test_the_values_of_the_parameters_cell_and_its_examples_are_accepted(path: P
         _, _, example = match[4].partition("for example ")
         if example:
             load_params(path.stem, profile="default", cell={match[1]: ast.literal_eval(example)}, environ={})
+
+
+@pytest.mark.parametrize("name", ["grpo_code_execution", "grpo_code_game"])
+def test_trained_weights_are_saved_after_the_evaluation_that_refuses_untrained_ones(name: str) -> None:
+    code = "".join(cell.source for cell in code_cells(ROOT / "notebooks" / f"{name}.ipynb"))
+    assert code.index('.measure(policy, "after"') < code.index("save_adapters(policy")
+
+
+def test_the_picture_of_the_readme_is_one_of_the_gallery() -> None:
+    cells = code_cells(ROOT / "docs/gallery/grpo_code_execution.ipynb")
+    pictures = [output.get("data", {}).get("image/png", "") for cell in cells for output in cell.outputs]
+    picture = (ROOT / "docs/pictures/grpo_code_execution.png").read_bytes()
+    assert picture in [base64.b64decode(each) for each in pictures]
 
 
 @pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
