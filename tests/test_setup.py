@@ -115,3 +115,15 @@ def test_a_models_folder_may_have_a_blank_in_its_name():
     command = ["make", "-n", "coder", "MODEL=/data/my models/x"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "--set 'model.id=/data/my models/x'" in done.stdout
+
+
+def test_a_gpu_machine_tries_unsloth_also_where_a_test_without_it_fails(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in *" -m gpu "*) exit 1 ;; esac\n'
+    )
+    python.chmod(0o755)
+    command = ["make", "-o", ".venv/rlnb-set", "test-gpu", f"BIN={tmp_path}", f"READY={tmp_path}/python"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    first, _, second = (tmp_path / "calls").read_text().splitlines()
+    assert "tests/gpu " in first and "unsloth_paths.py" in second and done.returncode != 0
