@@ -16,6 +16,7 @@ from rlnb.policy.adapters import WeightSnapshot, first_weights, hash_trained, wa
 from rlnb.policy.prompts import Prompt
 from rlnb.results import to_plain_data, write_record
 from rlnb.run.directory import say
+from rlnb.run.interactive import check_own
 from rlnb.run.stop_signal import StopSignal
 from rlnb.run.tracking import Tracker, read_metrics
 from rlnb.source_code.extraction import ends_of_answers
@@ -44,13 +45,14 @@ def measure_once(
     policy and of `snapshots`. Rank 0 writes, and decides for all ranks whether to read: the file may reach
     them at different times, and an evaluation may wait for all of them. Where the file's name ends in
     "_before", the weights are those from before a training in this process: cells may be run again. Raises
-    RuntimeError for "_after" where there was none. kind: of dataclasses of plain values,
-    such as list[JudgedAnswer]; name: its key in the file. settings: all else that the result depends on.
-    params: of the run, kept in the file for its readers, as is what `summarize` returns. warn: returns lines
-    that are said of it.
+    RuntimeError for "_after" where there was none, and for a run that this kernel has left. kind: of
+    dataclasses of plain values, such as list[JudgedAnswer]; name: its key in the file. settings: all else
+    that the result depends on. params: of the run, kept in the file for its readers, as is what `summarize`
+    returns. warn: returns lines that are said of it.
     """
     if path.stem.endswith("_after") and not was_trained(policy):
         raise RuntimeError(NOT_TRAINED)
+    check_own(path)
     is_before = path.stem.endswith("_before")
     with first_weights(policy).applied_to(policy) if is_before else nullcontext():
         settings = {**settings, "trained_sha256": hash_trained(policy, snapshots)}

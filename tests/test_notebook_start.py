@@ -23,7 +23,7 @@ from rlnb.notebook import advise_on_memory_and_disk, compile_folder, finish, loa
 from rlnb.params import load_params
 from rlnb.run import directory as runs
 from rlnb.run.checkpoints import checkpoint_to_resume
-from rlnb.run.interactive import HELD
+from rlnb.run.interactive import HELD, check_own
 
 NOTEBOOK = "grpo_code_execution"
 CPU = Machine("cpu", "", None, 16.0, 2, "workstation", "offline")
@@ -48,6 +48,19 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[obje
         monkeypatch.delenv(name)
     yield contents
     HELD.close()  # as the kernel does at its end
+
+
+def test_objects_of_a_run_that_the_kernel_has_left_write_nothing_into_it(shown, tmp_path):
+    for name in ("first", "second"):
+        start(NOTEBOOK, cell(output_dir=name))
+    with pytest.raises(
+        RuntimeError, match="first/tasks_after.json is of an earlier run; run all cells above again"
+    ):
+        check_own(Path("first", "tasks_after.json"))
+    check_own(Path("second", "tasks_after.json"))
+    check_own(Path("second", "control", "game_control.json"))
+    HELD.close()
+    check_own(Path("first", "tasks_after.json"))  # of a process without a run, such as rlnb eval's
 
 
 def test_an_error_is_told_before_anything_is_shown(shown):

@@ -16,6 +16,7 @@ from rlnb.run.headless import Plan, find_run_directories, is_finished, make_dire
 from rlnb.run.prepare import Prepared
 
 HELD = ExitStack()  # what this kernel holds of its run, one at a time: the lock and the heartbeat
+BEGUN: list[Path] = []  # the run's directory
 atexit.register(HELD.close)
 
 
@@ -49,8 +50,16 @@ def begin(notebook: str, prepared: Prepared, out: Path | None) -> NotebookParams
         else:
             with telling_full_disk(out):
                 params = _start_attempt(plan, params, held)
+        BEGUN.append(out.resolve())
+        held.callback(BEGUN.clear)
         HELD.enter_context(held.pop_all())
     return params
+
+
+def check_own(path: Path) -> None:
+    """Raise RuntimeError for a file of another run than this kernel's, whose objects may still be there."""
+    if BEGUN and BEGUN[0] not in path.resolve().parents:
+        raise RuntimeError(f"{path} is of an earlier run; run all cells above again, for that in {BEGUN[0]}")
 
 
 def _start_attempt(plan: Plan, params: NotebookParams, held: ExitStack) -> NotebookParams:
