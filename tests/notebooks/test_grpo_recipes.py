@@ -12,6 +12,7 @@ import torch
 from recipes import read_cells
 
 from rlnb.policy.adapters import WeightSnapshot
+from rlnb.run.interactive import HELD
 
 # A function of the reward cell that the profile `tiny` uses, with the names that are paid anew.
 REWARDS = {"grpo_code_execution": "execution", "grpo_code_game": "required", "gpt_oss_2048": "graded"}
@@ -67,8 +68,13 @@ def differ(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> b
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_editing_the_reward_or_the_configuration_in_its_cell_changes_the_training(
-    name: str, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    request.addfinalizer(HELD.close)  # as a kernel does at its end
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: None)
     with patch.dict(os.environ):
         notebook = Notebook(name, tmp_path, cache_dir)
