@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from rlnb.sandbox import _layers
 from rlnb.sandbox.executions import Answer, Limits, Variation
 
 SCRIPT = str(Path(__file__).with_name("_zygote.py"))
+MAKING = threading.Lock()  # else a thread takes a folder that another one has not locked yet for a dead one
 INTERPRETER = os.path.realpath(sys.executable)  # a shim of a version manager costs milliseconds a start
 # By this, modules of clusters let Python find its own library. Programs do not see it.
 FOR_THE_LOADER = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
@@ -263,23 +265,24 @@ def make_folder() -> tuple[str, int]:
     Those of dead processes are removed, told by their locks: a lock ends with its process, while a process
     id could be reused, or belong to another container.
     """
-    root = tempfile.gettempdir()
-    for left in Path(root).glob(f"{FOLDER_PREFIX}????????"):
-        if (descriptor := lock_folder(str(left))) is not None:
-            with contextlib.suppress(OSError):
-                start_removal(str(left), descriptor)
-            os.close(descriptor)
-    while True:
-        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root)
-        try:
-            descriptor = lock_folder(folder)
-        except OSError:
-            os.rmdir(folder)
-            raise
-        if descriptor is not None:
-            if os.path.exists(folder):  # or another process has removed it as dead
-                return folder, descriptor
-            os.close(descriptor)
+    with MAKING:
+        root = tempfile.gettempdir()
+        for left in Path(root).glob(f"{FOLDER_PREFIX}????????"):
+            if (descriptor := lock_folder(str(left))) is not None:
+                with contextlib.suppress(OSError):
+                    start_removal(str(left), descriptor)
+                os.close(descriptor)
+        while True:
+            folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=root)
+            try:
+                descriptor = lock_folder(folder)
+            except OSError:
+                os.rmdir(folder)
+                raise
+            if descriptor is not None:
+                if os.path.exists(folder):  # or another process has removed it as dead
+                    return folder, descriptor
+                os.close(descriptor)
 
 
 def lock_folder(folder: str) -> int | None:

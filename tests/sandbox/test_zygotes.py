@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -47,6 +48,23 @@ def nothing_left(own_folder):
 def test_nothing_is_left_behind(nothing_left):
     with Sandbox(FAST, num_workers=2) as sandbox:
         sandbox.run_many(["1/0", "def (", "open('a', 'w')", "while True: print('x' * 99)", "\ud800"])
+
+
+def test_zygotes_that_start_together_leave_each_others_folders(own_folder, monkeypatch):
+    make, removed = tempfile.mkdtemp, []
+
+    def make_slowly(**options):
+        folder = make(**options)
+        time.sleep(0.02)  # it is not locked yet
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_slowly)
+    monkeypatch.setattr(zygotes, "start_removal", lambda folder, _: removed.append(folder))
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: zygotes.make_folder(), range(8)))
+    for _, lock in made:
+        os.close(lock)
+    assert removed == []
 
 
 @pytest.mark.parametrize(("kind", "options"), [(Sandbox, {}), (Reruns, {"num_interpreters": 3})])
