@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
-from typing import TypeGuard
 
 from rlnb.params.thoughts import BEGIN_THOUGHT, END_THOUGHT, THINK
-from rlnb.source_code.checks import LONGEST_PROGRAM, imported_names, iterate_scopes, names_in
+from rlnb.source_code.checks import LONGEST_PROGRAM, count_bindings, imported_names, iterate_scopes, names_in
 
 # Where thoughts begin and answers begin: by such marks, in GPT-OSS's channels, and in words.
 MARK = re.compile(
@@ -565,17 +564,13 @@ def known_names(block: Program, known: Set[str] | None) -> Set[str] | None:
         if is_helper(part):
             names |= {*imported_names(part), getattr(part, "name", "")} - {"sys"}  # sys.stdin, sys.exit
         elif known is not None and isinstance(part, ast.Assign | ast.AnnAssign) and part.value:
-            inner = {node.id for node in ast.walk(part.value) if is_target(node)}  # of comprehensions
+            inner = set(count_bindings(part.value))  # of comprehensions and lambdas
             if not names_in(part.value) <= names | inner:
                 return None
             names |= names_in(part) - inner
         else:
             return None
     return names if block.tree and block.tree.body else None
-
-
-def is_target(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
 
 
 def is_stub(statement: ast.stmt) -> bool:

@@ -301,7 +301,7 @@ def test_a_test_that_imports_the_answer_is_not_the_answer():
     "constants",
     [
         "LIMIT = 10**9 + 7\n",
-        "from collections import defaultdict\n\nmemo = defaultdict(int)\n",
+        "from collections import defaultdict\n\nmemo = defaultdict(lambda: [0 for i in range(9)])\n",
         "import re\n\nPATTERN = re.compile('[aeiou]')\nTABLE: list[int] = [2 * i for i in range(100)]\n",
     ],
 )
