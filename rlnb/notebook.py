@@ -14,6 +14,7 @@ from IPython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from matplotlib.figure import Figure
+from matplotlib_inline.config import InlineBackend
 from safetensors import SafetensorError
 
 import rlnb
@@ -146,6 +147,7 @@ def show_figures(shell: InteractiveShell, notebook: str, params: NotebookParams)
     tiny = load_params(notebook, profile="tiny", environ={})
     is_tiny = hasattr(params, "training") and value_of(params, length) <= value_of(tiny, length)
     stamp = "tiny: shows that the cells run, not what is learned" if is_tiny else ""
+    InlineBackend.instance(parent=shell).figure_formats = set()  # its own pictures would be preferred
     shell.display_formatter.mimebundle_formatter.for_type(Figure, partial(as_png, stamp=stamp))
 
 

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import papermill
 import pytest
 from fake_checkpoints import save_checkpoint
 from huggingface_hub.utils import are_progress_bars_disabled
 from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
 from refusals import refused
 from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 from waiting import run_python
@@ -159,6 +161,35 @@ def test_parameters_that_differ_from_default_come_first_and_all_others_are_folde
     assert "<details" in html and "training.temperature" in html and "Sampling temperature" in html
     assert len(facts.rows) == 5
     assert facts.rows[0][1] == "cpu, workstation, no GPU"
+
+
+START = """
+import matplotlib.pyplot as plt
+from rlnb.display.plots import as_png
+from rlnb.notebook import show_figures
+from rlnb.params import load_params
+show_figures(get_ipython(), "grpo_code_execution", load_params("grpo_code_execution", profile={profile!r}))
+"""
+DRAW = """
+figure, _ = plt.subplots()
+figure.suptitle("Rewards")
+display(figure)
+print(as_png(figure, stamp={stamp!r})[0]["image/png"])
+plt.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "stamp"), [("tiny", "tiny: shows that the cells run, not what is learned"), ("cpu", "")]
+)
+def test_a_kernel_shows_pictures_with_words_and_stamps_those_of_a_tiny_run(profile, stamp, monkeypatch):
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel's own
+    codes = [code.format(profile=profile, stamp=stamp) for code in (START, DRAW, DRAW)]
+    cells = list(map(nbformat.v4.new_code_cell, codes))
+    NotebookClient(nbformat.v4.new_notebook(cells=cells), kernel_name="python3").execute()
+    for shown, printed in (cell.outputs for cell in cells[1:]):
+        assert shown.metadata == {"image/png": {"alt": "Rewards"}}
+        assert shown.data["image/png"].strip() == printed.text.strip()
 
 
 def test_weights_are_loaded_without_bars_and_downloads_keep_theirs(shown):
