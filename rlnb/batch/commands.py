@@ -25,9 +25,9 @@ long as it makes steps. The same command again goes on with what is not done. Op
   rlnb submit notebooks/grpo_code_execution.ipynb --profile v100 -- --time=08:00:00 --gres=gpu:volta:1
 """
 RUNS_HELP = """\
-Print how each run in and below the directories is, the newest first: done, running, preempted, failed, died
-at step N (its process or job is gone), waiting (its job is in the queue), or pending (a point that has not
-begun).
+Print the state of each run in and below the directories, the newest first: done, running, preempted, failed,
+died at step N (its process or job is gone), waiting (its job is in the queue), pending (a point that has not
+begun), new (a run that has not begun), or unreadable (its files may not be read).
 """
 RESULTS_HELP = """\
 Print the runs of a sweep, or of any folder, as one table: the parameters in which they differ, how each
@@ -44,9 +44,9 @@ profile's machine loads, its tokenizer, MBPP. Files that are there are not fetch
 # Options that several commands share, as argparse takes them.
 SHARED: dict[str, dict[str, Any]] = {
     "--profile": {
-        "metavar": "PROFILE",
+        "metavar": "PROFILE", "type": os.path.expanduser,  # shells leave the ~ of --profile=~/mine.yaml
         "help": "a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
-        "(default: what suits this machine, or what the run in --out was started with)",
+        "(default: what suits this machine)",
     },
     "--set": {
         "action": "append", "default": [], "dest": "assignments", "metavar": "SECTION.FIELD=VALUE",
@@ -54,10 +54,14 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--out": {
         "metavar": "DIR",
-        "help": "directory (default: outputs/<notebook>/<profile>-NNN, the newest unfinished run with the "
-        "same parameters or else a new one; of a sweep outputs/<notebook>/<sweep>-<profile>)",
+        "help": "directory; a run in it goes on with its profile (default: outputs/<notebook>/<profile>-NNN, "
+        "the newest unfinished run with the same parameters or else a new one; of a sweep outputs/<notebook>/"
+        "<sweep>-<profile>)",
     },
-    "--sweep": {"type": Path, "metavar": "FILE", "help": "a grid or a list: params/sweeps/NAME.yaml"},
+    "--sweep": {
+        "type": lambda text: Path(text).expanduser(), "metavar": "FILE",
+        "help": "a grid or a list: params/sweeps/NAME.yaml",
+    },
     "--seeds": {"metavar": "1-5", "help": "every point with these seeds: 1-5, or 1,3,7"},
     "--machine": {
         "metavar": "NAME",
@@ -66,7 +70,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--gpu-memory": {
         "type": float, "metavar": "GIB",
-        "help": "memory of its GPU, on which model.id = auto depends (default: of the smallest such machine)",
+        "help": "memory of its GPU, on which model.id = auto depends (default: of the smallest such GPU)",
     },
 }  # fmt: skip
 STATE: dict[str, Any] = {
@@ -97,21 +101,21 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
         "run a grid of parameters, or several seeds, on this machine",
         description=SWEEP_HELP, shared=(*PARAMETERS, "--out", *POINTS),
     )  # fmt: skip
-    sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="with --point: the folder of a sweep")
+    sweep.add_argument("target", type=Path, metavar="NOTEBOOK", help="or the folder of a sweep, with --point")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="points at a time (default: 1)")
     sweep.add_argument(
         "--point", type=int, metavar="I", help="run point I of a prepared folder; points count from 0"
     )
 
     submit = add_command(
-        commands, "submit", _submit, "a run, or a sweep, as a job of SLURM",
+        commands, "submit", _submit, "submit a run, or a sweep, to SLURM",
         description=SUBMIT_HELP, shared=(*PARAMETERS, "--out", *POINTS, *MACHINE),
     )  # fmt: skip
     submit.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     submit.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
     runs = add_command(
-        commands, "runs", _runs, "how all runs are: done, running, failed, dead, waiting",
+        commands, "runs", _runs, "print the state of all runs",
         description=RUNS_HELP,
     )  # fmt: skip
     runs.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="default: outputs")
@@ -119,11 +123,15 @@ def add_batch_commands(commands: Commands, main: Main) -> None:
     runs.add_argument("--csv", action="store_true", help="print CSV")
 
     results = add_command(
-        commands, "results", _results, "the runs of a sweep, or of any folder, as one table; or two compared",
+        commands, "results", _results, "print the runs of a sweep or folder as one table, or compare two",
         description=RESULTS_HELP,
     )  # fmt: skip
     results.add_argument(
-        "paths", type=Path, nargs="+", metavar="DIR", help="of a sweep, or of runs; or two results to compare"
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="folder of a sweep or of runs; or two results",
     )
     results.add_argument(
         "--show", action="append", default=[], metavar="MEASURE", help="(default: the main ones); repeatable"
@@ -149,19 +157,21 @@ def _sweep(options: argparse.Namespace, main: Main) -> int:
     if options.jobs < 1:
         raise ParamsError(f"--jobs {options.jobs}: is not a number of points; write 1 or more")
     from rlnb.batch.local import run_points
+    from rlnb.run.disk import telling_full_disk
 
     sweep = prepare_sweep(
         options.target, profile=options.profile, sweep=options.sweep, seeds=options.seeds,
         assignments=options.assignments, out=path_or_none(options.out),
     )  # fmt: skip
-    return run_points(sweep, num_jobs=options.jobs)
+    with telling_full_disk(sweep.directory):
+        return run_points(sweep, num_jobs=options.jobs)
 
 
 def path_or_none(text: str | None) -> Path | None:
     """Return the value of --out as a path. Raises ParamsError for an empty one."""
     if text is not None and not text.strip():
         raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
-    return None if text is None else Path(os.path.expanduser(text))  # shells leave the ~ of --out=~/runs
+    return None if text is None else Path(text).expanduser()
 
 
 def _results(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The points of a sweep on this machine, some at a time, each a `rlnb run` of its own."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -54,9 +55,7 @@ def run_points(sweep: Sweep, *, num_jobs: int) -> int:
 
 def _start(sweep: Sweep, index: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a point, which saves and stops when this process is gone."""
-    directory = sweep.run_directory(index)
-    directory.mkdir(exist_ok=True)
-    with (directory / LOG_FILE).open("ab") as log:
+    with (sweep.run_directory(index) / LOG_FILE).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rlnb.cli", *sweep.run_arguments(index)],
             stdin=subprocess.DEVNULL,
@@ -93,5 +92,5 @@ def _conclude(sweep: Sweep, codes: Collection[int], *, was_stopped: bool) -> int
     if num_failed := sum(code != runs.EXIT_DONE for code in codes):
         print(f"failed: {num_failed} points; the output of each is in its {LOG_FILE}", file=sys.stderr)
         return runs.EXIT_FAILED
-    print(f"done: rlnb results {sweep.directory}")
+    print("done:", shlex.join([str(runs.PROGRAM), "results", str(sweep.directory)]))
     return runs.EXIT_DONE

@@ -146,6 +146,9 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
     jobs = [job for job in (run.job, status.job if status else "") if job]
     queued = next((job for job in jobs if queue and job in queue), "")
     state = _name_state(run, status, step, queue[queued] if queue and queued else "")
+    has_ended = bool(run.job) and queue is not None and not queued
+    if status is None and has_ended and (reason := _last_line(_read_log(run.directory, run.job))):
+        return RunRow(name, "failed", job=run.job, reason=reason)  # its job began no run
     is_told = status is not None and state not in ("waiting", "done", "running")
     return RunRow(
         name,
@@ -160,17 +163,24 @@ def _describe(run: FoundRun, queue: Mapping[str, str] | None) -> RunRow:
 def last_line(directory: Path) -> str:
     """Return the last line of a point's log, "" without a log."""
     log = directory / LOG_FILE
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return _last_line(log.read_text(encoding="utf-8", errors="replace") if log.is_file() else "")
+
+
+def _last_line(text: str) -> str:
     return text.rstrip().rpartition("\n")[2].strip()
+
+
+def _read_log(directory: Path, job: str) -> str:
+    """Return what the last attempt of a job has written into its log, "" without a log."""
+    logs = [log for folder in (directory, directory.parent) for log in folder.glob(f"*-{job}.log") if job]
+    texts = [log.read_text(encoding="utf-8", errors="replace") for log in logs]
+    return texts[0].rpartition(f" job {job} on ")[2] if texts else ""
 
 
 def _find_memory_end(directory: Path, job: str) -> str:
     """Return what SLURM has written at the end of a job's log about its memory, "" for nothing."""
-    logs = [log for folder in (directory, directory.parent) for log in folder.glob(f"*-{job}.log") if job]
-    texts = (log.read_text(encoding="utf-8", errors="replace") for log in logs)
-    # Behind the first line of the last attempt.
-    matches = (OUT_OF_MEMORY.search(text.rpartition(f" job {job} on ")[2]) for text in texts)
-    return next((f"memory ran out: {match[1]}" for match in matches if match), "")
+    match = OUT_OF_MEMORY.search(_read_log(directory, job))
+    return f"memory ran out: {match[1]}" if match else ""
 
 
 def _name_state(run: FoundRun, status: Status | None, step: int | None, in_queue: str) -> str:

@@ -20,7 +20,7 @@ from rlnb.errors import ParamsError
 from rlnb.params.problems import did_you_mean
 from rlnb.params.reading import read_yaml
 from rlnb.results import Comparison, SavedComparison, load_saved, pool_comparisons
-from rlnb.run.checkpoints import latest_checkpoint, saved_recipe
+from rlnb.run.checkpoints import RANKS, latest_checkpoint, saved_recipe
 from rlnb.run.directory import POINTS_FILE
 from rlnb.run.metrics import main_measures
 from rlnb.run.tracking import read_metrics
@@ -183,7 +183,7 @@ def _interval(estimate: Estimate | None) -> str:
 def _read_settings(directory: Path) -> dict[str, object]:
     """Return the parameters of a run as {"section.field": value}, {} before it starts.
 
-    Also {"reward cell": source} and so on of what its newest checkpoint was trained with.
+    Also {"reward cell": source} and so on, and of GRPO "ranks", that its newest checkpoint was trained with.
     """
     path = directory / "params.yaml"
     try:
@@ -195,9 +195,12 @@ def _read_settings(directory: Path) -> dict[str, object]:
         recipe = saved_recipe(checkpoint) if checkpoint else {}
     except OSError:
         recipe = {}  # perhaps of somebody else, who may read it; the other runs are still compared
-    cells = {name: source for name, source in recipe.items() if name.endswith(" cell")}
+    names = {name for name in recipe if name.endswith(" cell")}
+    if any(entry.field == "training.num_generations" for entry in given):  # GRPO's batch grows with the ranks
+        names.add(RANKS)
+    recipe = {name: value for name, value in recipe.items() if name in names}
     # null is a value of its own: only what a run has not set is missing
-    return {entry.field: "null" if entry.value is None else entry.value for entry in given} | cells
+    return {entry.field: "null" if entry.value is None else entry.value for entry in given} | recipe
 
 
 def _read_results(directory: Path) -> tuple[SavedComparison, str]:

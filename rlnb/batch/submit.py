@@ -27,7 +27,7 @@ from rlnb.machine import Machine, installed_version
 from rlnb.params import dump_yaml, parse_set
 from rlnb.params.sections import NotebookParams
 from rlnb.run import directory as runs
-from rlnb.run.disk import write_text
+from rlnb.run.disk import telling_full_disk, write_text
 from rlnb.run.headless import make_directory, plan_run
 from rlnb.run.memory import estimate_host_memory
 
@@ -225,7 +225,7 @@ def _command(
     # The job chooses as was checked, also on a GPU with more memory.
     memory = f"export RLNB_GPU_MEMORY={machine.memory_gib:g}\n" if machine.capability else ""
     nproc = ["--nproc", str(ranks_on_node)] if ranks_on_node > 1 and num_nodes == 1 else []
-    program = shlex.join([str(Path(sys.executable).with_name("rlnb")), *arguments, *nproc])
+    program = shlex.join([str(runs.PROGRAM), *arguments, *nproc])
     if arguments[0] == "sweep":
         program += TASK
     if num_nodes == 1:
@@ -264,7 +264,7 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
         return runs.EXIT_DONE
     _call_sbatch(job, "--test-only", script=job.script())
     make_directory(job.folder)
-    with ExitStack() as stack:
+    with telling_full_disk(job.folder), ExitStack() as stack:
         if not is_next:  # else the run that it waits for has the lock
             stack.enter_context(runs.locked(job.folder))
             refuse_queued(job.folder)
@@ -281,7 +281,7 @@ def _submit(job: Job, machine: Machine, memory: str, write: Callable[[], None], 
         content = {"job": job_id, "points": list(job.points)}
         write_text(job.folder / JOB_FILE, json.dumps(content) + "\n")
     log = job.log(f"{job_id}_{job.points[0]}" if job.points else job_id)
-    program = shlex.quote(str(Path(sys.executable).with_name("rlnb")))
+    program = shlex.quote(str(runs.PROGRAM))
     what = f"job {job_id}, {len(job.points)} points" if job.points else f"job {job_id}"
     print(f"submitted {what}: {job.folder}")
     print(f"  log:    tail -F {shlex.quote(str(log))}")

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rlnb.errors import ParamsError
 from rlnb.machine import Machine, probe, recommend
-from rlnb.params import parse_set
+from rlnb.params import dump_yaml, parse_set
 from rlnb.params.cell import read_parameters_cell
 from rlnb.params.loading import PROFILE_ENDINGS, choose_profile
 from rlnb.params.reading import parse_yaml
@@ -33,6 +33,7 @@ from rlnb.run.prepare import Values, prepare
 
 MAX_POINTS = 1000  # SLURM's usual MaxArraySize is 1001
 MAX_NAME_LENGTH = 100  # bytes of a point's name, a directory
+POINT_FILE = "point.yaml"  # in the directory of a point: the values that were checked
 PROGRESS = 100  # points that are checked between two lines about it
 
 Overrides = dict[str, object]  # {"training.learning_rate": 1e-05, "seed": 2}
@@ -76,11 +77,10 @@ class Sweep(BaseModel, frozen=True):
         """Return the arguments of `rlnb` that run a point, or go on with it."""
         if not 0 <= index < len(self.points):
             raise ParamsError(f"--point {index}: {self.directory} has the points 0 to {len(self.points) - 1}")
-        arguments = ["run", str(self.notebook), "--profile", self.profile]
-        arguments += ["--out", str(self.run_directory(index))]
-        for assignment in self.points[index].assignments():
-            arguments += ["--set", assignment]
-        return arguments
+        checked = self.run_directory(index) / POINT_FILE
+        if not checked.exists():
+            raise ParamsError(f"{checked}: is missing; run the command that made the sweep again")
+        return ["run", str(self.notebook), "--profile", str(checked), "--out", str(checked.parent)]
 
 
 class SweepFile(BaseModel, extra="forbid"):
@@ -177,13 +177,13 @@ def read_sweep(directory: Path) -> Sweep:
 
 
 def _check_points(sweep: Sweep, values: Values, machine: Machine) -> tuple[dict[int, NotebookParams], str]:
-    """Return the parameters of the points, and the estimate of memory of the first one.
+    """Return the parameters of the points, the estimate of memory of the first one, and all warnings.
 
     values: of all points, without those of each. Raises ParamsError for a point that is refused or is there
     twice.
     """
     params: dict[int, NotebookParams] = {}
-    memory: list[str] = []
+    memory: list[tuple[str, ...]] = []
     indices: dict[str, int] = {}
     for index, point in enumerate(sweep.points):
         if index % PROGRESS == 0 and index > 0:
@@ -194,13 +194,14 @@ def _check_points(sweep: Sweep, values: Values, machine: Machine) -> tuple[dict[
             given = values._replace(overrides=parse_set(*point.assignments()))
             prepared = prepare(sweep.notebook.stem, given, machine=machine)
             params[index] = prepared.saved
-            memory.append("\n".join(prepared.lines))
+            memory.append(prepared.lines)
             first = indices.setdefault(params[index].model_dump_json(), index)
             if first != index:
                 raise ParamsError(f"{values.place}: is the same run as point {first}; keep one")
         except ParamsError as error:
             raise ParamsError(f"{error} (point {index}, {point.name})") from None
-    return params, memory[0]
+    warnings = [line for lines in memory[1:] for line in lines if line.startswith("warning")]
+    return params, "\n".join(dict.fromkeys([*memory[0], *warnings]))
 
 
 def _join(before: Sweep, now: Sweep) -> Sweep:
@@ -219,8 +220,15 @@ def _join(before: Sweep, now: Sweep) -> Sweep:
 
 
 def write_sweep(sweep: Sweep) -> None:
-    """Write points.json. The caller has locked the folder."""
+    """Write points.json, and for each point that is not done what was checked, with which it will run.
+
+    The caller has locked the folder.
+    """
     make_directory(sweep.directory)
+    for index in sweep.unfinished():
+        directory = sweep.run_directory(index)
+        directory.mkdir(exist_ok=True)
+        write_text(directory / POINT_FILE, dump_yaml(sweep.params[index]))
     write_text(sweep.directory / POINTS_FILE, sweep.model_dump_json(indent=1) + "\n")
 
 

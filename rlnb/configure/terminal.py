@@ -19,6 +19,7 @@ from rlnb.params.loading import ROOT, choose_profile, list_fields
 from rlnb.params.problems import did_you_mean, show
 from rlnb.params.reading import read_yaml
 from rlnb.params.sections import NotebookParams, value_of
+from rlnb.run.directory import PROGRAM
 from rlnb.run.memory import describe_memory
 
 KEYS = """
@@ -81,7 +82,7 @@ def _load(notebook: str, profile: str, assignments: Sequence[str]) -> NotebookPa
 
 def _command(notebook: str, profile: str) -> str:
     path = os.path.relpath(ROOT / "notebooks" / f"{notebook}.ipynb")
-    return shlex.join(["rlnb", "run", path, "--profile", profile])
+    return shlex.join([str(PROGRAM), "run", path, "--profile", profile])
 
 
 def _ask_for_fields(draft: Draft, machine: Machine) -> Draft:

@@ -49,10 +49,15 @@ class Table:
     def __repr__(self) -> str:
         if self.caption and not self.rows:
             return self.caption
-        flat = [[cell.replace("\n", " ⏎ ")[:60] for cell in row] for row in [self.headers, *self.rows]]
+        flat = [[_in_line(cell) for cell in row] for row in [self.headers, *self.rows]]
         widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in flat]
         return "\n".join([self.caption, *lines] if self.caption else lines)
+
+
+def _in_line(text: str) -> str:
+    """Return a cell for a terminal: whole, or the beginning of a text of several lines, such as a program."""
+    return text.replace("\n", " ⏎ ")[:60] if "\n" in text else text
 
 
 def format_cell(text: str) -> str:

@@ -78,7 +78,7 @@ def describe_run(run: Path, status: Status | None) -> dict[str, str]:
     }
     if status.state == "running":
         is_here = status.host == socket.gethostname()
-        stop = f"scancel --signal=TERM {status.job}" if status.job else f"kill {status.pid}"
+        stop = f"scancel --batch --signal=TERM {status.job}" if status.job else f"kill {status.pid}"
         facts["stop and save"] = stop if is_here or status.job else f"{stop} on {status.host}"
         if is_here:
             facts["memory"] = f"{used_memory(status.pid) / GIB:.1f} GiB"

@@ -2,7 +2,7 @@
 
 import netrc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -155,11 +155,24 @@ def check_machine(
         reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
         conflicts.append(Conflict("tracking.wandb", reason + see("wb-logs-nothing")))
     if conflicts:
-        lines = [
-            f"{params.place_of(field)} = {show(value_of(params, field))} {reason}"
-            for field, reason, _ in conflicts
-        ]
-        raise ParamsError("\n".join(lines))
+        raise ParamsError(_describe(params, conflicts))
+
+
+def warn_of_downloads(params: NotebookParams, machine: Machine) -> str:
+    """Return what a machine whose hub was not asked may have to download, "" for nothing."""
+    conflicts = [*_offline_conflicts(params)] if machine.hub == "not asked" else []
+    return (
+        f"warning: a node without a network will refuse this: {_describe(params, conflicts)}"
+        if conflicts
+        else ""
+    )
+
+
+def _describe(params: NotebookParams, conflicts: Iterable[Conflict]) -> str:
+    return "\n".join(
+        f"{params.place_of(field)} = {show(value_of(params, field))} {reason}"
+        for field, reason, _ in conflicts
+    )
 
 
 def check_servers(params: NotebookParams) -> None:

@@ -52,6 +52,7 @@ POINT_NAME = r"^[\w=+][\w.=+-]*$"  # of a point of a sweep, and so of a folder i
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_PREEMPTED, EXIT_KILLED = 0, 1, 2, 85, 138
 # How an attempt ended: a cell raised, a signal stopped it (run again to go on), the kernel or the run died.
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "preempted": EXIT_PREEMPTED, "killed": EXIT_KILLED}
+PROGRAM = Path(sys.executable).with_name("rlnb")  # the command of this environment
 HEARTBEAT_FILE = ".heartbeat"
 HEARTBEAT_SECONDS = 30.0
 SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # after which a run on another host counts as dead
@@ -92,9 +93,9 @@ class Status:
     state: running, or one of EXIT_CODES. exit: the exit code of `rlnb run`, None while running. signal: the
     name of the signal that stopped it, else "". started, ended: ISO times in UTC. process: see
     `identify_process`. job: SLURM's id, 31_2 in an array, else "". restarts: of that job. first_step: of the
-    checkpoint that the attempt began with. ran_to_limit: its job was told that its time limit is near.
-    idle_attempts: of the same job, in a row before this one, that ran to their limit and saved no further
-    step.
+    checkpoint that the attempt began with, in an evaluation the number of answers kept. ran_to_limit: its job
+    was told that its time limit is near. idle_attempts: of the same job, in a row before this one, that ran
+    to their limit and saved no further step.
     """
 
     state: str

@@ -12,6 +12,7 @@ from rlnb.machine import Machine, Recommendation, installed_version, probe, reco
 from rlnb.params import asks_network, check_machine, check_servers, load_dotenv, load_params, resolve
 from rlnb.params.loading import choose_profile
 from rlnb.params.reading import CELL
+from rlnb.params.resolving import warn_of_downloads
 from rlnb.params.sections import NotebookParams, SandboxParams
 from rlnb.run.launcher import check_ranks
 from rlnb.run.memory import check_memory, check_positions
@@ -60,7 +61,9 @@ def prepare(notebook: str, values: Values, *, machine: Machine | None = None, nu
     params.check_files()
     if machine is None:
         check_servers(params)
-    lines = check_positions(params), check_memory(params, prepared.machine)
+    lines = [check_positions(params), check_memory(params, prepared.machine)]
+    if machine is not None:
+        lines.append(warn_of_downloads(params, machine))
     if isinstance(sandbox := getattr(params, "sandbox", None), SandboxParams):
         _check_sandbox(sandbox)
     return prepared._replace(lines=tuple(filter(None, lines)))

@@ -104,6 +104,18 @@ def test_what_slurm_has_in_its_queue_is_waiting_and_points_that_have_not_begun_a
         "sweep/seed=3": "pending",
         "sweep/seed=4": "pending",
     }
+    (outputs / "refused").mkdir()
+    (outputs / "refused" / "job.json").write_text('{"job": "19"}')
+    for log, job in (
+        ("refused/cpu-19", "19"),
+        ("sweep/name-18_3", "18_3"),
+    ):  # it has begun no run, and is over
+        text = f"rlnb: job {job} on node7\nrlnb: this job is for a GPU, and node7 shows it none\n"
+        (outputs / f"{log}.log").write_text(text)
+    told = {row.run.removeprefix("outputs/"): (row.state, row.reason) for row in list_runs([Path("outputs")])}
+    refused = ("failed", "rlnb: this job is for a GPU, and node7 shows it none")
+    assert told["refused"] == told["sweep/seed=3"] == refused
+    assert told["sweep/seed=4"] == ("pending", "")
 
 
 def test_the_command_prints_a_table_or_csv_and_refuses_a_folder_that_is_missing(outputs, capsys):

@@ -141,6 +141,17 @@ def test_runs_that_were_trained_with_other_cells_are_other_groups_and_are_named(
     results = tables.gather_results(directories)
     assert results["state"].tolist() == ["done", "done"]
     assert [group.label for group in tables.group_results(results)] == ["reward cell=1", "reward cell=2"]
+    for number, directory in enumerate(directories):
+        recipe = {"reward cell": "def reward(): return 0", "ranks": 2**number, "files": {}}
+        (directory / "checkpoints" / "checkpoint-20" / RECIPE_FILE).write_text(json.dumps(recipe))
+    results = tables.gather_results(directories)
+    assert results["state"].tolist() == ["done", "repeat"]  # the same games on any number of ranks
+    for directory in directories:  # GRPO's batch is as many times as large
+        overrides = {"output_dir": str(directory)}
+        params = load_params("grpo_code_execution", profile="tiny", overrides=overrides, environ={})
+        (directory / "params.yaml").write_text(dump_yaml(params))
+    results = tables.gather_results(directories)
+    assert [group.label for group in tables.group_results(results)] == ["ranks=1", "ranks=2"]
     recipe_file = directories[1] / "checkpoints" / "checkpoint-20" / RECIPE_FILE
     recipe_file.unlink()
     recipe_file.mkdir()  # cannot be read, as somebody else's

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from notebook_files import write_notebook
+from waiting import small_disk
 
 from rlnb import cli
 from rlnb.batch.machines import job_machine
 from rlnb.batch.submit import count_gpus
+from rlnb.errors import ParamsError
 from rlnb.machine import Machine, recommend
+from rlnb.machine.facts import Gpu
+from rlnb.machine.table import MACHINES
 from rlnb.params import load_dotenv
 from rlnb.run import directory as runs
 from rlnb.run.memory import NEEDED
@@ -197,6 +201,49 @@ def test_a_kind_of_machine_stands_for_a_profile_and_the_env_file_counts(capsys):
     assert "tasks.source = 'mbpp' is not in" in capsys.readouterr().err
 
 
+def test_a_job_that_may_lack_a_network_is_warned_of_what_it_would_have_to_download(capsys):
+    wanted = ("submit", NOTEBOOK, "--profile", "v100", "--set", "model.id=lab/new", "--dry-run")
+    assert cli.main([*wanted, "--set", "model.cache_dir=cache"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("#!")  # a script that is printed stays whole
+    assert "warning: a node without a network will refuse this" in printed.err
+    assert "model.id = 'lab/new' lacks" in printed.err and "rlnb prefetch" in printed.err
+    Path("models.yaml").write_text("grid: {model.id: [tiny, lab/new]}\n")
+    words = ("submit", NOTEBOOK, "--profile", "v100", "--sweep", "models.yaml", "--dry-run")
+    assert cli.main([*words, "--set", "model.cache_dir=cache"]) == 0
+    assert "model.id = 'lab/new' lacks" in capsys.readouterr().err  # of the second point
+
+
+@pytest.mark.parametrize("row", MACHINES, ids=lambda row: row.name)
+def test_a_kind_of_machine_counts_as_its_smallest_gpu_or_asks_for_the_memory(row, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("rlnb.machine.facts.list_gpus", lambda: (Gpu("GPU-1", "V100", (7, 0), 32.0),))
+    many_sizes, smallest = ("ampere", "ada", "rtx_blackwell"), {"v100": 16, "t4": 15, "a100": 40, "h100": 80}
+    if row.name in many_sizes:
+        with pytest.raises(ParamsError, match="--gpu-memory: is missing; GPUs of the kind"):
+            job_machine(None, row.name, None)
+        assert job_machine(None, row.name, 22.0).memory_gib == 22.0
+    elif row.name == "newer":
+        with pytest.raises(ParamsError, match="--machine newer: is none of"):
+            job_machine(None, row.name, None)
+    elif row.capabilities:
+        assert job_machine(None, row.name, None).memory_gib <= smallest.get(row.name, 180)
+    else:  # also where this machine has a GPU
+        assert job_machine(None, row.name, None).capability is None
+        assert job_machine(None, None, None).capability == (7, 0)
+
+
+@pytest.mark.parametrize("command", ["submit", "sweep"])
+def test_a_full_disk_is_one_sentence(command, capsys, tmp_path):
+    with small_disk(tmp_path / "small", 2**16):
+        with pytest.raises(OSError), (tmp_path / "small" / "filling").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**10))
+        words = (command, NOTEBOOK, "--profile", "tiny", "--seeds", "1-40", "--out", "small/sweep")
+        assert cli.main(words) == 2
+    assert "no room is left on its disk" in capsys.readouterr().err
+
+
 def test_a_profile_by_its_path_is_for_the_machine_that_it_is_named_after():
     assert job_machine("mine/v100.yaml", None, None).name == job_machine("v100", None, None).name == "v100"
 
@@ -234,7 +281,6 @@ def test_the_points_of_a_sweep_are_an_array_without_those_that_are_done(capsys):
     assert header_of(script)["output"].endswith("/lr-tiny/grpo_code_execution-lr-tiny-%A_%a.log")
     assert f'/rlnb sweep {folder} --point "$SLURM_ARRAY_TASK_ID")\n' in script.read_text()
     points = [point["name"] for point in json.loads((folder / "points.json").read_text())["points"]]
-    (folder / points[1]).mkdir()
     done = runs.start_attempt(folder / points[1], notebook="")
     runs.end_attempt(folder / points[1], done, state="done")
     assert submit(*arguments) == 0

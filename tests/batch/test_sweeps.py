@@ -18,6 +18,7 @@ from rlnb.batch.sweeps import write_sweep as write_points
 from rlnb.errors import ParamsError
 from rlnb.params import dump_yaml, load_params
 from rlnb.run import directory as runs
+from rlnb.run.headless import plan_run
 
 NOTEBOOK = Path("ppo_openspiel.ipynb")
 FAILS_AT_SEED_2 = """
@@ -148,10 +149,32 @@ def test_a_folder_where_another_sweep_runs_or_waits_in_the_queue_is_left_alone(c
     assert points.read_text() == before
 
 
+def test_points_run_with_what_was_checked_whatever_the_profile_or_the_environment_says_later(monkeypatch):
+    profile = Path("mine.yaml")
+    text = "model: {id: tiny, load_in_4bit: false}\nmbpp: {enabled: false}\ntraining: {max_steps: 3}\n"
+    profile.write_text(text)
+    monkeypatch.setenv("RLNB_TRAINING__LEARNING_RATE", "1e-5")
+    made = prepare_sweep(NOTEBOOK, profile="mine.yaml", sweep=None, seeds="1-2", out=Path("s"))
+    write_points(made)
+    profile.write_text(text.replace("3", "9"))
+    monkeypatch.setenv("RLNB_TRAINING__LEARNING_RATE", "0.5")
+    for index, directory in enumerate(("s/seed=1", "s/seed=2")):
+        options = cli.make_parser().parse_args(read_sweep(made.directory).run_arguments(index))
+        plan = plan_run(options.notebook, profile=options.profile, out=Path(options.out))
+        assert plan.params == made.params[index].model_copy(update={"output_dir": directory})
+        assert not Path(directory, "params.yaml").exists()  # what a run was trained with, once it has begun
+        assert (plan.params.training.max_steps, plan.params.training.learning_rate) == (3, 1e-5)
+    Path("s/seed=2/point.yaml").unlink()
+    with pytest.raises(
+        ParamsError, match="seed=2/point.yaml: is missing; run the command that made the sweep"
+    ):
+        read_sweep(made.directory).run_arguments(1)
+
+
 def test_a_point_that_has_started_may_change_only_what_its_run_may():
     prepare(seeds="1")
     directory = Path("outputs/ppo_openspiel/seeds-tiny/seed=1")
-    directory.mkdir()
+    prepare(seeds="1", assignments=["model.lora_rank=4"])  # has not begun
     overrides = {"seed": 1, "output_dir": str(directory)}
     params = load_params("ppo_openspiel", profile="tiny", overrides=overrides, environ={})
     (directory / "params.yaml").write_text(dump_yaml(params))

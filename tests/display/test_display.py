@@ -45,6 +45,9 @@ def test_a_table_is_html_and_text_with_code_in_its_place():
     assert "<caption style='text-align:left'>Two rows.</caption>" in html
     assert ">x = 1\n&lt;b&gt;</pre>" in html
     assert repr(table) == "Two rows.\nprogram      reward\nx = 1 ⏎ <b>  0.500\n–            \\udc80"
+    path, program = "outputs/" * 12 + "seed=1", "x = 1\n" * 20
+    assert repr(Table(["run", "program"], [(path, program)])).count(path) == 1  # programs alone are cut
+    assert max(map(len, repr(Table(["program"], [(program,)])).splitlines())) <= 60
 
 
 def test_a_table_without_rows_is_its_caption_alone():

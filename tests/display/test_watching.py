@@ -1,6 +1,7 @@
 """A run that goes on elsewhere is followed by its files until it ends."""
 
 import json
+from dataclasses import replace
 
 import nbformat
 import pytest
@@ -48,6 +49,12 @@ def test_a_run_is_drawn_until_it_ends(tmp_path):
     assert len(bars) == len(states) == len(FIGURES)
     for text in states:
         assert text.split()[:2] == ["state", "done"] and "kill" not in text
+
+
+def test_a_job_is_stopped_by_a_signal_to_its_script_which_scancel_alone_leaves_out(tmp_path):
+    """scancel(1): without --batch a signal other than SIGKILL is not sent to the batch step."""
+    status = replace(start_attempt(tmp_path, notebook="attempt-01.ipynb"), job="17")
+    assert describe_run(tmp_path, status)["stop and save"] == "scancel --batch --signal=TERM 17"
 
 
 def test_a_run_in_jupyterlab_has_no_executed_copy(tmp_path):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -66,6 +67,15 @@ def start_papermill(tmp_path):
     for process in started:
         process.kill()
         process.wait()
+
+
+def test_an_evaluation_that_keeps_answers_makes_progress_without_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for restarts in range(runs.MOST_IDLE_ATTEMPTS + 2):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+        run_here(tmp_path, "print(1, file=open('completions.jsonl', 'a'))", cwd=tmp_path)
+        runs.write_status(tmp_path, replace(runs.read_status(tmp_path), state="preempted", ran_to_limit=True))
+    assert runs.read_status(tmp_path).idle_attempts == 0
 
 
 def run_here(directory: Path, *sources: str, **options) -> nbformat.NotebookNode:

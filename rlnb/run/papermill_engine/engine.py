@@ -63,6 +63,13 @@ class KernelNotStarted(RlnbError):
         super().__init__(f"the kernel did not start: {reason}")
 
 
+def _count_saved(directory: Path) -> int:
+    """Return the step of a run's newest checkpoint, or the number of lines that an evaluation has kept."""
+    kept = directory / "completions.jsonl"
+    num_kept = sum(map(bool, kept.read_bytes().splitlines())) if kept.exists() else 0
+    return checkpoint_step(latest_checkpoint(directory)) or num_kept
+
+
 class RlnbEngine(NBClientEngine):
     """papermill's engine `rlnb`: writes status.json next to the output and uses `ForwardingClient`."""
 
@@ -74,7 +81,7 @@ class RlnbEngine(NBClientEngine):
         directory = _status_directory(output_path)
         if directory is None:
             return super().execute_notebook(nb, kernel_name, output_path, **kwargs)
-        first_step = checkpoint_step(latest_checkpoint(directory))
+        first_step = _count_saved(directory)
         status = runs.start_attempt(directory, notebook=Path(str(output_path)).name, first_step=first_step)
 
         def note_signal(name: str) -> None:
