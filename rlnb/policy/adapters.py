@@ -36,6 +36,12 @@ class WeightSnapshot:
     def take(cls, policy: Policy) -> "WeightSnapshot":
         return cls({name: parameter.detach().clone() for name, parameter in trained_parameters(policy)})
 
+    def is_of(self, policy: Policy) -> bool:
+        """Return whether these are the policy's present weights, to the bit."""
+        return all(
+            torch.equal(self.values[name], parameter) for name, parameter in trained_parameters(policy)
+        )
+
     def move_towards(self, policy: Policy, rate: float) -> None:
         """Move to v + rate * (policy's weights - v): an exponential average, at rate 1 a copy to the bit."""
         with torch.no_grad():

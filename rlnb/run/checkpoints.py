@@ -46,7 +46,7 @@ OF_TASK = (
     "advantage.*",
 )  # fmt: skip
 # Fields of these sections that may change all the same.
-FREE_FIELDS = ("game.temperature", "game.batch_size", "opponent.base_url")
+FREE_FIELDS = ("game.temperature", "game.batch_size", "game.max_prompt_tokens", "opponent.base_url")
 # {cell of a notebook: names of the functions, or the list of them, that a training takes from it}
 CELLS = {"reward": ("reward", "rewards"), "estimator": ("estimate",), "recipe": ("loss", "evaluate")}
 NOT_COMPARED = ("output_dir", "model.cache_dir", "training.resume")

@@ -7,7 +7,7 @@ training, so that games of two evaluations, or of two policies, pair.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -151,10 +151,12 @@ class Arena:
     ) -> ArenaEvaluation:
         """Return the evaluation of the present weights and of their average.
 
-        Both play as in training, and are measured exactly where the game allows it. num_games: against each
-        opponent in each game, half of them from each seat.
+        Both play as in training, and are measured exactly where the game and the answers allow it; before a
+        training, where they are the same, once. num_games: against each opponent in each game, half of them
+        from each seat.
         """
-        snapshots = {"last": None, "average": average}
+        is_same = average.is_of(self.policy)
+        snapshots = {"last": None} if is_same else {"last": None, "average": average}
         pairs = [
             (weights, game, name) for weights in snapshots for game, names in self.opponents for name in names
         ]
@@ -164,6 +166,8 @@ class Arena:
                 rows += self.play_match(game, name, num_games=num_games, weights=weights)
             if progress:
                 progress(num_done, len(pairs))
+        if is_same:
+            rows += [replace(row, weights="average") for row in rows]
         exact, metrics = self.measure_exactly(average)
         for game, _ in self.opponents:
             for name, value in match_metrics(select_matches(rows, game=game.name)).items():
@@ -200,14 +204,20 @@ class Arena:
         )
 
     def measure_exactly(self, average: WeightSnapshot) -> tuple[dict[str, TicTacToeResult], dict[str, float]]:
-        """Return tic-tac-toe's results by way to play, and the metrics of all games with exact measures."""
+        """Return tic-tac-toe's results by way to play, and the metrics of all games with exact measures.
+
+        Answers in free text have none: the probability of an id as first token is not that of the move.
+        """
         exact: dict[str, TicTacToeResult] = {}
         metrics: dict[str, float] = {}
         games = [game for game, _ in self.opponents if is_exact(game)]
-        for game in games if self.params.evaluation.exact else []:
+        is_measured = self.params.evaluation.exact and self.params.game.acting == "constrained"
+        is_same = average.is_of(self.policy)
+        for game in games if is_measured else []:
             for snapshot, infix, prefix in ((None, "", ""), (average, "average/", "average, ")):
-                with self.using(snapshot):
-                    values, results = exact_measures(game, partial(self.probabilities, game))
+                if snapshot is None or not is_same:
+                    with self.using(snapshot):
+                        values, results = exact_measures(game, partial(self.probabilities, game))
                 exact |= {f"{prefix}{way}": result for way, result in results.items()}
                 start = f"{game.name}/" if self.names_games else ""
                 metrics |= {f"{start}exact/{infix}{name}": value for name, value in values.items()}

@@ -373,7 +373,8 @@ class Learner:
         if is_enough and sums["steps"] == 1:  # measured before the only step, the KL is 0
             kl_bt = estimate_kl(old.logprobs_bt, self.compute_logprobs(batch).logprobs_bt)
             sums |= {"approx_kl": float(kl_bt.sum()), "tokens": float(batch.mask_bt.sum())}
-        self.average.move_towards(self.actor.policy, 1 - training.average_decay)
+        decay = training.average_decay  # the first update's weights begin the average, not the untrained ones
+        self.average.move_towards(self.actor.policy, (1 - decay) / (1 - decay ** (step + 1)))
         if self.magnet:
             self.magnet.move_towards(self.actor.policy, training.magnet_rate)
         metrics = describe_update(batch, old, sums)

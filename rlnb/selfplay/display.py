@@ -3,6 +3,7 @@
 Played games are in `rlnb.selfplay.display_games`, play against the model in `rlnb.selfplay.display_person`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -94,17 +95,27 @@ def draw_nash_conv(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_arena_scores(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw the scores against each opponent from both seats."""
-    names = {name for row in rows for name in row if name.startswith("arena/") and name.endswith("_score")}
+    """Draw the scores of the averaged weights against each opponent from both seats."""
+    names = {name for row in rows for name in row if re.fullmatch("arena/.*/average_.*_score", name)}
     for index, opponent in enumerate(sorted({name.split("/")[1] for name in names})):
         for seat, line in zip(SEATS, LINES, strict=False):
             style = {"color": COLOURS[index % len(COLOURS)], "linestyle": line, "linewidth": 2}
-            draw_line(axes, rows, f"arena/{opponent}/{seat}_score", label=f"{opponent}, {seat} seat", **style)
+            draw_line(
+                axes,
+                rows,
+                f"arena/{opponent}/average_{seat}_score",
+                label=f"{opponent}, {seat} seat",
+                **style,
+            )
     axes.axhline(0.5, color="#999999", linewidth=1, zorder=0)
     if not axes.get_legend_handles_labels()[1]:
         axes.text(0.5, 0.6, "not measured yet", ha="center", transform=axes.transAxes)
     put_legend(axes, 2)
-    axes.set(ylim=(-0.02, 1.02), title="Score in the arena (sampled games)", ylabel="wins and half the draws")
+    axes.set(
+        ylim=(-0.02, 1.02),
+        title="Averaged weights in the arena (sampled games)",
+        ylabel="wins and half the draws",
+    )
 
 
 def draw_own_play(axes: Axes, rows: Sequence[Row]) -> None:

@@ -28,8 +28,10 @@ class PlayAgainst(Panel):
     buttons: {action: button} of the legal moves, by OpenSpiel's ids; on a board, the cells that they mark.
     """
 
-    def __init__(self, game: TextGame, player: Player, seed: int = 0, *, seat: int = 0) -> None:
-        self.game, self.player, self.seed = game, player, seed
+    def __init__(
+        self, game: TextGame, player: Player, seed: int = 0, *, seat: int = 0, rules: GameRules | None = None
+    ) -> None:
+        self.game, self.player, self.seed, self.rules = game, player, seed, rules or GameRules()
         self.num_games = 0
         self.seat_choice = widgets.ToggleButtons(
             options=list(zip(game.roles, (0, 1), strict=True)), value=seat
@@ -53,7 +55,7 @@ class PlayAgainst(Panel):
         players = (PERSON, LEARNER) if self.seat == 0 else (LEARNER, PERSON)
         seed = random.Random(f"{self.seed} {self.num_games}").getrandbits(48)
         episode = Episode(self.game, players, seed, opening_seed=seed)
-        self.playing = GameInProgress.start(episode, GameRules())
+        self.playing = GameInProgress.start(episode, self.rules)
         self._advance()
 
     def choose(self, action: int) -> None:
@@ -76,7 +78,8 @@ class PlayAgainst(Panel):
         frames = make_frames(played, self.game)
         if playing.is_over:
             result = {0: "lost", 0.5: "drew", 1: "won"}[played.score(self.seat)]
-            self.status.value = f"You {result} ({played.returns[self.seat]:+g})."
+            why = frames[-1].note.capitalize()  # of a forfeit
+            self.status.value = f"You {result} ({played.returns[self.seat]:+g}). {why}".rstrip()
             position = str(state) if not self.game.has_hidden_information else frames[-1].text
         else:
             self.status.value = "Your move."

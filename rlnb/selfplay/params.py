@@ -177,7 +177,7 @@ class ArenaParams(EvaluationParams):
     """Games against each opponent in each game, before and after"""
     interval_games: int = described(40, "The same, at the evaluations in between", ge=2, multiple_of=2)
     exact: bool = True
-    """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe; constrained answers"""
+    """Measure without sampling where it can be: Kuhn, Leduc, tic-tac-toe, with constrained answers"""
 
     def is_due(self, step: int) -> bool:
         """Return whether an evaluation during training follows this update."""

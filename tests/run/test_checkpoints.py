@@ -13,6 +13,7 @@ from fake_checkpoints import save_checkpoint
 from rlnb.code_execution.params import GrpoCodeExecutionParams
 from rlnb.code_game.params import GrpoCodeGameParams
 from rlnb.errors import ParamsError
+from rlnb.params import load_params
 from rlnb.ppo.params import PpoOpenspielParams
 from rlnb.run import checkpoints
 
@@ -204,6 +205,17 @@ def test_another_recipe_may_begin_from_a_checkpoint_but_not_other_adapters(tmp_p
     game = GrpoCodeGameParams(training=resume)
     with pytest.raises(ParamsError, match="notebook 'grpo_code_execution' -> 'grpo_code_game'"):
         checkpoints.check_resuming(game, own)
+
+
+def test_a_limit_that_cuts_nothing_may_be_raised_in_a_run(tmp_path: Path) -> None:
+    """The error for a longer prompt says to raise it."""
+    begun = load_params("spiral_self_play", profile="tiny", environ={})
+    save_checkpoint(tmp_path, step=1, params=begun)
+    longer = begun.game.model_copy(update={"max_prompt_tokens": 4096})
+    checkpoints.check_resuming(begun.model_copy(update={"game": longer}), tmp_path)
+    other = begun.game.model_copy(update={"max_opening_plies": 1})
+    with pytest.raises(ParamsError, match="game.max_opening_plies"):
+        checkpoints.check_resuming(begun.model_copy(update={"game": other}), tmp_path)
 
 
 def test_a_run_that_starts_over_keeps_its_former_attempts_also_where_checkpoints_were_deleted(

@@ -1,15 +1,18 @@
 """The arena counts matches, measures small games exactly, and leaves the policy as it was."""
 
 import itertools
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from metric_table import is_known
 from pytest import approx
 from self_play_run import make_run, params_of
 
+import rlnb.selfplay.arena as arena_module
 from rlnb.games.exact import nash_conv
 from rlnb.games.text_games import load_game
 from rlnb.policy.adapters import WeightSnapshot, trained_parameters
@@ -25,6 +28,7 @@ from rlnb.selfplay.arena import (
     select_matches,
     summarise_matches,
 )
+from rlnb.selfplay.display import draw_self_play
 from rlnb.selfplay.rollouts import LEARNER, FinishedGame, Move, Trajectory, Turn
 from rlnb.statistics import wilson_interval
 
@@ -144,15 +148,40 @@ def test_exact_measures_are_of_the_last_and_of_the_averaged_weights(arena, evalu
     assert measured(arena) == exact  # the last weights are back
 
 
-def test_poker_is_measured_exactly_also_where_answers_are_free(cache_dir):
-    arena = tiny_arena(
-        cache_dir, name="kuhn_poker", acting="free", evaluation={"opponents": ["random", "nash"]}
-    )
+@pytest.mark.parametrize("acting", ["constrained", "free"])
+def test_poker_is_measured_exactly_where_answers_are_constrained(cache_dir, acting):
+    """The policy of free answers is not that of the first token, and is judged by its games."""
+    evaluation = {"opponents": ["random", "nash"]}
+    arena = tiny_arena(cache_dir, name="kuhn_poker", acting=acting, evaluation=evaluation)
     (game, _), *_ = arena.opponents
-    evaluation = arena.measure(scaled(arena, 1.5), num_games=2)
-    assert evaluation.exact == {}
-    exact = nash_conv(game.game, partial(arena.probabilities, game))
-    assert evaluation.metrics["exact/nash_conv"] == exact != evaluation.metrics["exact/average/nash_conv"]
+    metrics = arena.measure(scaled(arena, 1.5), num_games=2).metrics
+    if acting == "free":
+        assert metrics and not any(name.startswith("exact/") for name in metrics)
+        figure = draw_self_play([{"step": 1, **metrics}], max_steps=1)
+        (scores,) = [
+            axes for axes in figure.axes if axes.get_title().startswith("Averaged weights in the arena")
+        ]
+        drawn = sorted(
+            float(line.get_ydata()[0]) for line in scores.get_lines() if line.get_label()[0] != "_"
+        )
+        wanted = sorted(metrics[name] for name in metrics if re.search("average_(first|second)_score", name))
+        assert drawn == wanted and len(drawn) == 4
+    else:
+        exact = nash_conv(game.game, partial(arena.probabilities, game))
+        assert metrics["exact/nash_conv"] == exact != metrics["exact/average/nash_conv"]
+
+
+def test_before_a_training_the_average_is_the_policy_and_is_not_played_again(cache_dir, monkeypatch):
+    arena = tiny_arena(cache_dir, evaluation={"opponents": ["random", "perfect"]})
+    played = Mock(wraps=arena_module.play_games)
+    monkeypatch.setattr(arena_module, "play_games", played)
+    before, twice = arena.measure(WeightSnapshot.take(arena.policy), num_games=2), played.call_count * 2
+    other = arena.measure(scaled(arena, 1.5), num_games=2)
+    assert played.call_count == twice + twice // 2 == 6
+    rows = [[row for row in before.rows if row.weights == weights] for weights in ("last", "average")]
+    assert [replace(row, weights="average") for row in rows[0]] == rows[1]
+    assert (before.metrics.keys(), before.exact.keys()) == (other.metrics.keys(), other.exact.keys())
+    assert all(before.exact[way] == before.exact[f"average, {way}"] for way in ("sampled", "greedy"))
 
 
 def test_games_without_exact_measures_have_none(cache_dir):

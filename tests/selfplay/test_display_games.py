@@ -140,6 +140,17 @@ def test_the_person_plays_a_whole_game_by_clicks(player):
     assert [move.seat for move in panel.playing.moves] == [0]  # the model began
 
 
+@pytest.mark.parametrize("invalid", ["forfeit", "random"])
+def test_a_model_that_names_no_move_plays_by_the_rules_of_the_run_and_a_forfeit_is_told(invalid, actor):
+    player = FreePlayer(actor, make_encoder(actor), 1.0, 2, 32, 1024)
+    panel = PlayAgainst(compact("tic_tac_toe"), player, seat=1, rules=GameRules(invalid=invalid))
+    if invalid == "forfeit":
+        assert panel.playing.is_over
+        assert panel.status.value.startswith("You won (+1). Policy answered without a legal move")
+    else:
+        assert not panel.playing.is_over and len(panel.playing.moves) == 1
+
+
 @pytest.mark.parametrize("style", ["full", "compact"])
 def test_the_persons_view_and_the_models_bars_do_not_tell_the_models_card(style, player):
     game = load_game("kuhn_poker", style=style)

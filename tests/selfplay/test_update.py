@@ -12,7 +12,7 @@ from tiny_actor import assert_same_gradients, played, tiny_actor, training
 from tiny_policy import add_dropout
 
 from rlnb.errors import TrainingDiverged
-from rlnb.policy.adapters import WeightSnapshot, trained_parameters
+from rlnb.policy.adapters import WeightSnapshot
 from rlnb.ppo.params import PpoTrainingParams
 from rlnb.ppo.training import update as ppo_update
 from rlnb.selfplay.acting import ActorCritic
@@ -186,14 +186,16 @@ def test_average_and_magnet_go_a_share_of_the_way_to_the_new_weights(cache_dir, 
     batch = toy(turns["kuhn_poker"])
     assert update(learner, batch, params, step=0)["update/magnet_kl"] == approx(0, abs=1e-7)
     first = WeightSnapshot.take(actor.policy).values
-    for moved, rate in ((learner.average, 0.1), (learner.magnet, 0.25)):
-        for name, value in moved.values.items():
-            torch.testing.assert_close(value, start[name] + rate * (first[name] - start[name]))
-    assert update(learner, batch, params, step=1)["update/magnet_kl"] > 1e-6
     for name, value in learner.magnet.values.items():
-        now = dict(trained_parameters(actor.policy))[name].detach()
+        torch.testing.assert_close(value, start[name] + 0.25 * (first[name] - start[name]))
+    assert learner.average.is_of(actor.policy)  # no untrained weight is in it
+    assert update(learner, batch, params, step=1)["update/magnet_kl"] > 1e-6
+    second = WeightSnapshot.take(actor.policy).values
+    for name, value in learner.magnet.values.items():
         between = start[name] + 0.25 * (first[name] - start[name])
-        torch.testing.assert_close(value, between + 0.25 * (now - between))
+        torch.testing.assert_close(value, between + 0.25 * (second[name] - between))
+    for name, value in learner.average.values.items():
+        torch.testing.assert_close(value, (0.9 * first[name] + second[name]) / 1.9)
 
 
 def test_schedules_run_from_their_first_to_their_last_value():
