@@ -65,6 +65,8 @@ def start(notebook: str, cell: Mapping[str, object]) -> tuple[NotebookParams, Ma
     model = getattr(params, "model", None)
     if model is not None and model.engine == "unsloth":
         os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(compile_folder(model)))
+        # It reads some config.json without cache_dir. huggingface_hub, imported below, keeps the variable.
+        os.environ["HF_HUB_CACHE"] = str(Path(model.cache_dir).resolve())
         import unsloth  # noqa: F401  # patches transformers and trl, so it is imported before them
     if hasattr(params, "model"):
         hide_bars_of_weights()

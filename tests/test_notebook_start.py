@@ -200,6 +200,7 @@ def test_weights_are_loaded_without_bars_and_downloads_keep_theirs(shown):
 
 def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp_path):
     (tmp_path / "unsloth.py").touch()
+    monkeypatch.setenv("HF_HUB_CACHE", "")  # restored afterwards
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     gpu = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 8, "workstation", "offline")
@@ -212,6 +213,27 @@ def test_unsloth_is_imported_only_where_it_is_the_engine(shown, monkeypatch, tmp
     assert sys.modules.pop("unsloth").__file__ == str(tmp_path / "unsloth.py")
     params = load_params(NOTEBOOK, profile="tiny", overrides={"model": {"id": "me/mine"}}, environ={})
     assert compile_folder(params.model) == Path("model_cache/unsloth_cache/2026.10.7-me--mine").resolve()
+
+
+START_BY_UNSLOTH = """
+import rlnb.params.resolving, rlnb.run.prepare
+from rlnb import notebook
+from rlnb.machine import Machine
+gpu = Machine("a100", "NVIDIA A100", (8, 0), 80.0, 8, "workstation", "offline")
+rlnb.run.prepare.probe = lambda ask_hub=True: gpu
+notebook.installed_version = rlnb.params.resolving.installed_version = lambda package: "2026.10.7"
+values = {"profile": "tiny", "engine": "unsloth"}
+notebook.start("grpo_code_execution", {**values, "__annotations__": dict.fromkeys(values, object)})
+"""
+
+
+def test_unsloth_finds_the_files_of_the_hub_where_they_were_fetched(tmp_path):
+    """It reads a config.json from the hub's default folder, which huggingface_hub fixes at its import."""
+    seen = "print('seen:', 'huggingface_hub' in sys.modules, os.environ['HF_HUB_CACHE'])"
+    (tmp_path / "unsloth.py").write_text(f"import os, sys\n{seen}\n")
+    environ = {"PYTHONPATH": f"{tmp_path}:{notebook.ROOT}", "RLNB_OFFLINE": "1"}
+    printed = run_python(START_BY_UNSLOTH, cwd=tmp_path, env={**os.environ, **environ}).stdout
+    assert f"seen: False {tmp_path / 'model_cache'}" in printed
 
 
 def test_a_notebook_opened_in_its_folder_works_from_the_project_with_the_threads_asked_for(

@@ -54,6 +54,27 @@ def build_models(directory: Path) -> None:
         model.save_pretrained(directory / name)
         tokenizer.save_pretrained(directory / name)
     save_tiny_gpt_oss(directory / "gpt_oss", cache_dir=directory / "cache")
+    save_seeing_gemma(directory / "gemma3", directory / "llama")
+
+
+def save_seeing_gemma(directory: Path, tokenizer_of: Path) -> None:
+    """Save a Gemma 3 that reads text and pictures, with its processor."""
+    from transformers import AutoModelForImageTextToText, AutoTokenizer, Gemma3Config, Gemma3Processor
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    marks = {f"{name}_token": f"<{name}>" for name in ("boi", "eoi", "image")}
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_of, extra_special_tokens=marks)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": 16, "vocab_size": len(tokenizer)}
+    config = Gemma3Config(
+        text_config={**sizes, **text, "pad_token_id": tokenizer.pad_token_id},
+        vision_config={"image_size": 28, "patch_size": 14, **sizes},
+        mm_tokens_per_image=4, boi_token_index=tokenizer.boi_token_id, eoi_token_index=tokenizer.eoi_token_id,
+        image_token_index=tokenizer.image_token_id,
+    )  # fmt: skip
+    AutoModelForImageTextToText.from_config(config).save_pretrained(directory)
+    pictures = Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
+    Gemma3Processor(pictures, tokenizer, image_seq_length=4).save_pretrained(directory)
 
 
 def by_transformers(task: str, *arguments: object) -> list:

@@ -111,8 +111,10 @@ def apply_environment(
 
 
 def _environment(name: str, *, offline: bool, files_exist: Callable[[str], bool]) -> dict[str, str]:
-    # W&B reports its errors to its makers also where the run itself is offline.
+    # W&B reports its errors to its makers also where the run itself is offline. unsloth counts machines by
+    # downloads, and a slow one ends the load.
     variables = {"HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_ERROR_REPORTING": "false"}
+    variables |= {"UNSLOTH_DISABLE_STATISTICS": "1", "VLLM_NO_USAGE_STATS": "1"}
     # OpenMP's threads spin while they wait for each other: by default two of them take seven times as long
     # next to a busy process on two cores. With 5000 rounds they take twice as long there, and 15% longer on
     # idle cores; with 1000 a quarter less next to the process, and a third more on idle cores.

@@ -1,5 +1,6 @@
 """Completions of a policy, in padded batches."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ def evaluating(policy: Policy) -> Iterator[None]:
     checkpointing = next(filter(None, modes), False) if switches else False  # on, or unsloth's own kind
     if was_training:  # not if nested: a model with adapters has a thousand modules to switch
         model.eval()
-    if policy.engine == "unsloth":  # its copies of adapters in 16 bits, which outlast a change of the weights
-        for parameter in model.parameters():
+    if policy.engine == "unsloth":
+        os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = "0"  # a training pass that was interrupted leaves "1"
+        for parameter in model.parameters():  # its adapters in 16 bits, which outlast a change of the weights
             vars(parameter).pop("_fast_lora", None)
     try:
         with torch.no_grad():

@@ -38,6 +38,7 @@ from rlnb.policy.builtin import model_directory
 from rlnb.policy.cpu_attention import use_cpu_attention
 from rlnb.policy.prompts import Chat
 
+LONGEST_TEXT = 8192  # tokens that a model loaded by unsloth reads; MBPP's longest prompt has 4271
 TOWERS = r".*(vision|audio).*"  # layers of models that also see or hear
 LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # By which models of chats end an answer, or a text; <|end|> is not one of GPT-OSS, which goes on after it.
@@ -106,6 +107,8 @@ def load_policy(
         model = add_fresh_adapters(model, params, checkpointing=checkpointing, seed=seed)
     elif params.id == "tiny" and not (params.lora_rank or params.adapters):
         model = make_fresh_weights(model, seed=seed)
+    if params.engine == "unsloth":
+        read_longer_texts(model)
     folder = find_folder(model.name_or_path, params.cache_dir)
     complete_tokenizer(model, tokenizer, folder, params=params)
     use_plain_sampling(model)
@@ -251,7 +254,18 @@ def load_with_unsloth(
             max_seq_length=max_seq_length, use_gradient_checkpointing=checkpointing,
             cache_dir=params.cache_dir, offload_embedding=params.offload_embedding, **ranks,
         )  # fmt: skip
-    return model, tokenizer
+    return model, getattr(tokenizer, "tokenizer", tokenizer)  # of a model that also sees, within a processor
+
+
+def read_longer_texts(model: PreTrainedModel) -> None:
+    """Let a model of unsloth read texts up to LONGEST_TEXT, or its positions; longer ones than it trains on.
+
+    It cuts what is longer than the length that it was loaded for, which then does not fit its mask.
+    """
+    longest = min(model.config.get_text_config().max_position_embeddings, LONGEST_TEXT)
+    for module in model.modules():
+        if hasattr(module, "max_seq_length"):
+            module.max_seq_length = max(module.max_seq_length, longest)
 
 
 def add_fresh_adapters(

@@ -12,6 +12,7 @@ IS_REAL = pretended_gpu.import_unsloth()
 import copy  # noqa: E402
 import hashlib  # noqa: E402
 import json  # noqa: E402
+import os  # noqa: E402
 import re  # noqa: E402
 import shutil  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -97,6 +98,24 @@ def test_it_loads_writes_and_scores_as_transformers_does(models, name):
     whole = [score(policy, [prompt], [tail])[0] for prompt, tail in zip(prompts, tails, strict=True)]
     for alone, together in zip(whole, score(policy, prompts, tails), strict=True):
         assert alone.logprobs == pytest.approx(together.logprobs, abs=CLOSE["same"])
+
+
+def test_questions_may_be_longer_than_those_trained_on_and_an_interrupted_pass_leaves_nothing(models):
+    tight, roomy = (load_policy(model_params(models, "llama"), max_seq_length=n, seed=0) for n in (64, 1024))
+    questions = ["abc " * 40, "x"]
+    written = generate(tight, questions, max_new_tokens=6, temperature=0)
+    assert written == generate(roomy, questions, max_new_tokens=6, temperature=0)
+    os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = "1"  # as a training pass leaves it that ran out of memory
+    for ours, theirs in zip(*(score(each, questions, ["y", "z"]) for each in (tight, roomy)), strict=True):
+        assert ours.logprobs.tolist() == pytest.approx(theirs.logprobs.tolist(), abs=CLOSE["same"])
+        assert max(ours.logprobs) <= 0
+
+
+def test_a_model_that_also_sees_is_trained_and_asked_by_its_text(models):
+    policy = load(models, "gemma3", lora_target_modules=("all-linear",))
+    trained = [name for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
+    assert trained and not any("vision" in name for name in trained)
+    assert len(generate(policy, PROMPTS, max_new_tokens=3, temperature=0)) == len(PROMPTS)
 
 
 def test_a_policy_is_where_its_decoder_is_also_with_its_embeddings_on_the_cpu(models):

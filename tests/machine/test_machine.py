@@ -251,6 +251,13 @@ def test_a_hub_answers_but_neither_a_proxy_that_refuses_nor_one_that_keeps_silen
     assert hubs == ["reachable"] * 2 + ["unreachable"] * 3
 
 
+@pytest.mark.parametrize("name", [row.name for row in MACHINES])
+def test_no_library_reports_how_it_is_used(name):
+    machine = Machine(name, "", None, 80.0, 8, "workstation", "reachable")
+    names = ("HF_HUB_DISABLE_TELEMETRY", "UNSLOTH_DISABLE_STATISTICS", "VLLM_NO_USAGE_STATS")
+    assert [recommend(machine).environment[each] for each in names] == ["1"] * 3
+
+
 def test_the_table_promises_unsloth_where_setup_installs_it():
     """`./setup.sh cuda` on a GPU of each row, by the capability that nvidia-smi would print."""
     text = (Path(__file__).parents[2] / "setup.sh").read_text()
