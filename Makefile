@@ -82,7 +82,8 @@ gallery: $(READY) ## run the notebooks at their cpu profiles and keep the execut
 	    profile=cpu; [ -f params/$$name/cpu.yaml ] || profile=default; \
 	    $(BIN)/rlnb run notebooks/$$name.ipynb --profile $$profile --out outputs/gallery/$$name \
 	        $$([ $$name = compare_runs ] && echo "--set compare.directories=[outputs/gallery/advantages]"); \
-	    cp "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" docs/gallery/$$name.ipynb; \
+	    sed 's|](\.\./|](../../|g' "$$(ls outputs/gallery/$$name/attempt-*.ipynb | sort -V | tail -n 1)" \
+	        > docs/gallery/$$name.ipynb; \
 	done
 
 code: $(READY) ## what the embedded model learns about programs, ten seeds at both rewards: hours on two cores

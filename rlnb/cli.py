@@ -35,26 +35,26 @@ Exit codes: 0 done; 1 a cell failed; 2 refused before it ran; 85 stopped by a si
 
 # Options of `rlnb eval`: the field that each one sets, the name of its value and its meaning.
 EVAL_OPTIONS = {
-    "--adapters": ("model.adapters", "DIR", "of trained adapters: a run's adapters/ or a checkpoint"),
-    "--plus": ("evaluation.plus_path", "PATH", "of EvalPlus's MbppPlus.jsonl: its problems and inputs"),
-    "--samples": ("writer.samples_path", "FILE", "of completions to check, instead of writing them"),
-    "--endpoint": ("writer.base_url", "URL", "of a server with OpenAI's protocol: http://host:port/v1"),
-    "--served-model": ("writer.served_model", "NAME", "of the model on that server"),
+    "--adapters": ("model.adapters", "DIR", "folder of trained adapters: a run's adapters/ or a checkpoint"),
+    "--plus": ("evaluation.plus_path", "PATH", "EvalPlus's MbppPlus.jsonl: use its problems and inputs"),
+    "--samples": ("writer.samples_path", "FILE", "check the completions in this file instead of writing any"),
+    "--endpoint": ("writer.base_url", "URL", "a server with OpenAI's protocol: http://host:port/v1"),
+    "--served-model": ("writer.served_model", "NAME", "the model's name on that server"),
 }
 
 # Options of `rlnb eval` for games: the argument of `evaluate_checkpoint`, its default, and as above.
 ARENA_OPTIONS = {
     "--checkpoint": ("checkpoint", None, "DIR", "a run, its checkpoints/checkpoint-N, or final: the last"),
     "--opponent": ("opponents", "random", "NAMES", "random (default), mcts:N, perfect, nash; with commas"),
-    "--episodes": ("num_episodes", 100, "NUMBER", "of games against an opponent in all, even (default: 100)"),
+    "--episodes": ("num_episodes", 100, "NUMBER", "games against each opponent in all; even (default: 100)"),
 }
 # Options of `rlnb export`: the name of its value and its meaning.
 EXPORT_OPTIONS = {
-    "--base": ("MODEL", "to put them on: hub id or directory (default: the one they name)"),
-    "--out": ("DIR", "to write (default: outputs/export/FORMAT)"),
-    "--cache-dir": ("DIR", "for downloaded models (default: ./model_cache)"),
-    "--repo-id": ("OWNER/NAME", "on the hub to upload to"),
-    "--license": ("NAME", "on the model card, in the hub's names"),
+    "--base": ("MODEL", "model to merge into: hub id or folder (default: the one that the adapters name)"),
+    "--out": ("DIR", "folder to write (default: outputs/export/FORMAT)"),
+    "--cache-dir": ("DIR", "folder of downloaded models (default: ./model_cache)"),
+    "--repo-id": ("OWNER/NAME", "upload to this repository of the hub"),
+    "--license": ("NAME", "license for the model card, by the hub's name"),
 }
 
 
@@ -150,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     evaluate = add_command(
         commands, "eval", _evaluate,
-        "pass rates on MBPP (`rlnb run` of mbpp_eval), or a checkpoint's games",
+        "measure pass rates on MBPP, or play games with a checkpoint",
         description="Run notebooks/mbpp_eval.ipynb: the pass rates of a model, a server or a file on MBPP.\n"
         "With --checkpoint let a checkpoint of self-play or PPO play games: its scores are printed, and\n"
         "written as JSON and a picture into --out (default: a new folder arena-001 of its run).",
@@ -164,11 +164,11 @@ def make_parser() -> argparse.ArgumentParser:
         evaluate.add_argument(option, dest=dest, default=default, type=kind, metavar=name, help=text)
 
     export = add_command(
-        commands, "export", _export, "adapters as a model that others load",
+        commands, "export", _export, "write adapters as a model that others load",
         description="Write trained adapters alone or merged into a base, load what was written, compare it\n"
         "with the adapted model, and upload it where --repo-id says so.",
     )  # fmt: skip
-    export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="of a run or checkpoint")
+    export.add_argument("--adapters", required=True, type=Path, metavar="DIR", help="a run's or a checkpoint")
     export.add_argument(
         "--format", choices=["lora", "merged_16bit", "merged_32bit", "mxfp4"], default="merged_16bit",
         help="what to write (default: merged_16bit)",
@@ -178,7 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--public", action="store_true", help="a new repository is public, not private")
 
     configure = add_command(
-        commands, "configure", _configure, "a profile by questions and answers, or all parameters as YAML",
+        commands, "configure", _configure, "write a profile by questions and answers, or print all values",
         description="Ask for the parameters of a notebook, check each answer at once, say how much memory\n"
         "they need, and write what differs from default.yaml as a profile; or print all of them.",
         shared=PARAMETERS,
@@ -190,7 +190,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="ask nothing and print all values as YAML, to be edited and run with --profile FILE.yaml",
     )  # fmt: skip
 
-    text = "what this machine has, and what to do about what is missing"
+    text = "say what this machine has, and what to do about what is missing"
     add_command(commands, "doctor", lambda _: run_doctor(), text)
     return parser
 

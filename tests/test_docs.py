@@ -1,6 +1,7 @@
 """The documents name what is there: links, headings, profiles, targets of make, notebooks, tests."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -11,15 +12,33 @@ from rlnb.errors import TROUBLESHOOTING
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 PAGES = [
-    path for pattern in ("*.md", "docs/**/*.md", "rlnb/**/*.md", "slurm/*.md") for path in ROOT.glob(pattern)
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "rlnb/**/*.md",
+        "slurm/*.md",
+        "notebooks/*.ipynb",
+        "docs/**/*.ipynb",
+    )
+    for path in ROOT.glob(pattern)
 ]
+
+
+def prose(page: Path) -> str:
+    """Return the text of a page without code; of a notebook its Markdown cells."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return CODE.sub("", text)
 
 
 def dead_links() -> list[str]:
     """Relative links that lead nowhere, and links [`name`](file.py) to files that define no such name."""
     dead = []
     for page in PAGES:
-        for label, target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        for label, target in LINK.findall(prose(page)):
             if re.match(r"[a-z]+:", target):
                 continue
             place, _, anchor = target.partition("#")
