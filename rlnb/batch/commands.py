@@ -59,7 +59,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "<sweep>-<profile>)",
     },
     "--sweep": {
-        "type": lambda text: Path(text).expanduser(), "metavar": "FILE",
+        "type": lambda text: Path(os.path.expanduser(text)), "metavar": "FILE",
         "help": "a grid or a list: params/sweeps/NAME.yaml",
     },
     "--seeds": {"metavar": "1-5", "help": "every point with these seeds: 1-5, or 1,3,7"},
@@ -171,7 +171,7 @@ def path_or_none(text: str | None) -> Path | None:
     """Return the value of --out as a path. Raises ParamsError for an empty one."""
     if text is not None and not text.strip():
         raise ParamsError("--out: is empty; most likely the shell variable in it is not set")
-    return None if text is None else Path(text).expanduser()
+    return None if text is None else Path(os.path.expanduser(text))
 
 
 def _results(options: argparse.Namespace) -> int:

@@ -269,10 +269,15 @@ def test_set_wins_over_the_files_values_and_of_repeated_ones_the_last_by_whateve
     assert {each.training.max_steps for each in made.params.values()} == {2}
 
 
-def test_a_sweeps_folder_in_the_home_is_one_folder(monkeypatch, tmp_path):
+def test_paths_in_the_home_are_those_of_the_home(monkeypatch, tmp_path):
+    """Shells leave the ~ of --out=~/s as it is."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write_notebook(NOTEBOOK, "print(seed)")
-    assert sweep("--seeds", "1", "--out=~/s").returncode == 0
+    Path("home").mkdir()
+    Path("home/mine.yaml").write_text(dump_yaml(load_params("ppo_openspiel", profile="tiny", environ={})))
+    write_sweep("grid: {seed: [1]}\n").rename("home/x.yaml")
+    done = sweep("--profile=~/mine.yaml", "--sweep=~/x.yaml", "--out=~/s")
+    assert done.returncode == 0, done.stderr
     assert Path("home/s/points.json").exists() and Path("home/s/seed=1/attempt-01.ipynb").exists()
     assert not Path("~").exists()
 
