@@ -44,7 +44,7 @@ profile's machine loads, its tokenizer, MBPP. Files that are there are not fetch
 # Options that several commands share, as argparse takes them.
 SHARED: dict[str, dict[str, Any]] = {
     "--profile": {
-        "metavar": "PROFILE", "type": os.path.expanduser,  # shells leave the ~ of --profile=~/mine.yaml
+        "metavar": "PROFILE", "type": os.path.expanduser,  # shells leave the ~ of --profile=~/x.yaml
         "help": "a file of params/<notebook>/ by its name, or a path ending in .yaml or .json "
         "(default: what suits this machine)",
     },

@@ -155,20 +155,18 @@ def check_machine(
         reason = "needs a key; set WANDB_API_KEY, in .env for instance, or write offline"
         conflicts.append(Conflict("tracking.wandb", reason + see("wb-logs-nothing")))
     if conflicts:
-        raise ParamsError(_describe(params, conflicts))
+        raise ParamsError(_describe_conflicts(params, conflicts))
 
 
 def warn_of_downloads(params: NotebookParams, machine: Machine) -> str:
     """Return what a machine whose hub was not asked may have to download, "" for nothing."""
-    conflicts = [*_offline_conflicts(params)] if machine.hub == "not asked" else []
-    return (
-        f"warning: a node without a network will refuse this: {_describe(params, conflicts)}"
-        if conflicts
-        else ""
-    )
+    conflicts = list(_offline_conflicts(params)) if machine.hub == "not asked" else []
+    if not conflicts:
+        return ""
+    return f"warning: a node without a network will refuse this: {_describe_conflicts(params, conflicts)}"
 
 
-def _describe(params: NotebookParams, conflicts: Iterable[Conflict]) -> str:
+def _describe_conflicts(params: NotebookParams, conflicts: Iterable[Conflict]) -> str:
     return "\n".join(
         f"{params.place_of(field)} = {show(value_of(params, field))} {reason}"
         for field, reason, _ in conflicts

@@ -36,7 +36,7 @@ class WeightSnapshot:
     def take(cls, policy: Policy) -> "WeightSnapshot":
         return cls({name: parameter.detach().clone() for name, parameter in trained_parameters(policy)})
 
-    def is_of(self, policy: Policy) -> bool:
+    def equals_weights_of(self, policy: Policy) -> bool:
         """Return whether these are the policy's present weights, to the bit."""
         return all(
             torch.equal(self.values[name], parameter) for name, parameter in trained_parameters(policy)

@@ -155,7 +155,7 @@ class Arena:
         training, where they are the same, once. num_games: against each opponent in each game, half of them
         from each seat.
         """
-        is_same = average.is_of(self.policy)
+        is_same = average.equals_weights_of(self.policy)
         snapshots = {"last": None} if is_same else {"last": None, "average": average}
         pairs = [
             (weights, game, name) for weights in snapshots for game, names in self.opponents for name in names
@@ -212,7 +212,7 @@ class Arena:
         metrics: dict[str, float] = {}
         games = [game for game, _ in self.opponents if is_exact(game)]
         is_measured = self.params.evaluation.exact and self.params.game.acting == "constrained"
-        is_same = average.is_of(self.policy)
+        is_same = average.equals_weights_of(self.policy)
         for game in games if is_measured else []:
             for snapshot, infix, prefix in ((None, "", ""), (average, "average/", "average, ")):
                 if snapshot is None or not is_same:

@@ -100,22 +100,14 @@ def draw_arena_scores(axes: Axes, rows: Sequence[Row]) -> None:
     for index, opponent in enumerate(sorted({name.split("/")[1] for name in names})):
         for seat, line in zip(SEATS, LINES, strict=False):
             style = {"color": COLOURS[index % len(COLOURS)], "linestyle": line, "linewidth": 2}
-            draw_line(
-                axes,
-                rows,
-                f"arena/{opponent}/average_{seat}_score",
-                label=f"{opponent}, {seat} seat",
-                **style,
-            )
+            measure = f"arena/{opponent}/average_{seat}_score"
+            draw_line(axes, rows, measure, label=f"{opponent}, {seat} seat", **style)
     axes.axhline(0.5, color="#999999", linewidth=1, zorder=0)
     if not axes.get_legend_handles_labels()[1]:
         axes.text(0.5, 0.6, "not measured yet", ha="center", transform=axes.transAxes)
     put_legend(axes, 2)
-    axes.set(
-        ylim=(-0.02, 1.02),
-        title="Averaged weights in the arena (sampled games)",
-        ylabel="wins and half the draws",
-    )
+    title = "Averaged weights in the arena (sampled games)"
+    axes.set(ylim=(-0.02, 1.02), title=title, ylabel="wins and half the draws")
 
 
 def draw_own_play(axes: Axes, rows: Sequence[Row]) -> None:

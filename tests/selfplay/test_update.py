@@ -188,7 +188,7 @@ def test_average_and_magnet_go_a_share_of_the_way_to_the_new_weights(cache_dir, 
     first = WeightSnapshot.take(actor.policy).values
     for name, value in learner.magnet.values.items():
         torch.testing.assert_close(value, start[name] + 0.25 * (first[name] - start[name]))
-    assert learner.average.is_of(actor.policy)  # no untrained weight is in it
+    assert learner.average.equals_weights_of(actor.policy)  # no untrained weight is in it
     assert update(learner, batch, params, step=1)["update/magnet_kl"] > 1e-6
     second = WeightSnapshot.take(actor.policy).values
     for name, value in learner.magnet.values.items():
